@@ -1,0 +1,45 @@
+/* The data loader: from a token file and Megatron's indices to the tokens of a global sample.
+ *
+ * Before it: token_file (the mapped .idx/.bin), sample_index (document, sample and shuffle index).
+ * After it: model/gpt_forward. Data order is a pure function of (seed, split, sequence length,
+ * global sample number); the position of a run is its count of consumed samples, so no change of
+ * DP size or batch skips or repeats a sample.
+ * Threads: data_source_get may be called from any thread.
+ */
+#ifndef TRAIN_DATA_DATA_LOADER_H
+#define TRAIN_DATA_DATA_LOADER_H
+
+#include <stdint.h>
+
+#include "ckpt/base/status.h"
+
+/* Any source of samples: an indexed data set, mock data, or a test's own. */
+struct data_source {
+    void *context;
+    /* Writes the sequence_length + 1 tokens of global sample `sample` (0, 1, 2 ...). The first
+     * sequence_length are the input, the last sequence_length the labels. */
+    enum status (*get)(void *context, uint64_t sample, int32_t *out_tokens);
+    void (*close)(void *context);       /* may be NULL */
+};
+
+enum data_split { DATA_TRAIN, DATA_VALID, DATA_TEST, DATA_SPLIT_COUNT };
+
+struct data_config {
+    const char *path;                   /* prefix of PATH.idx and PATH.bin; NULL: mock data */
+    const char *split;                  /* "969,30,1" */
+    int64_t sequence_length;
+    uint64_t seed;
+    int64_t vocab_size;                 /* true size; a token id beyond it is STATUS_BAD_DATA */
+    uint64_t samples[DATA_SPLIT_COUNT]; /* how many each split must give (train-iters x global
+                                         * batch, ...); 0: the split is not opened */
+};
+
+/* Opens one split. Missing or damaged files, an empty split that is asked for samples, and ids
+ * past the vocabulary are refused here, before the first step, with file and numbers (token ids
+ * are scanned once, by all threads). */
+enum status data_loader_open(const struct data_config *config, enum data_split split,
+                             struct data_source *out_source) STATUS_MUST_CHECK;
+/* Takes a zeroed source. */
+void data_loader_close(struct data_source *source);
+
+#endif
