@@ -1,0 +1,112 @@
+/* GPT as Megatron builds it: pre-norm blocks, learned positions, biases, tanh GELU, tied output.
+ *
+ * Before it: data/ (tokens), parallel/pipeline (which micro-batch, forward or backward). After it:
+ * optim/grads. A struct gpt is the part of the model that one rank holds: the layers of its
+ * pipeline stage, cut by tensor parallelism. It owns two flat float32 arrays, parameters and
+ * gradients, of equal layout; each tensor starts on a multiple of GPT_PARAM_ALIGN elements.
+ *
+ * Tensor parallelism: column-parallel QKV (by heads) and fc1, row-parallel projection and fc2
+ * (outputs summed over TP, biases added after the sum), vocabulary-parallel embedding and
+ * cross-entropy; LayerNorm and row-parallel biases are replicated and get equal gradients on all TP
+ * ranks. The vocabulary is padded to a multiple of (divisor x TP); padding rows are zero, get no
+ * gradient, never enter the softmax, and are in no box.
+ */
+#ifndef TRAIN_MODEL_GPT_H
+#define TRAIN_MODEL_GPT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ckpt/base/status.h"
+#include "ckpt/meta/shard_map.h"
+#include "train/comm/comm.h"
+#include "train/device/device.h"
+
+#define GPT_PARAM_ALIGN 64
+#define GPT_PARAM_NAME_MAX 120
+
+struct gpt_config {
+    int layers, hidden, heads, ffn_hidden;
+    int64_t vocab;                  /* true size */
+    int vocab_divisor;              /* --make-vocab-size-divisible-by */
+    int max_positions;
+    int sequence;                   /* T of every micro-batch */
+    int micro_batch;                /* B */
+    bool untied;                    /* separate output layer */
+    float attention_dropout, hidden_dropout;
+    float layernorm_epsilon;
+    float init_std;
+    uint64_t seed;
+};
+
+/* Which part of the model this rank holds. */
+struct gpt_stage {
+    int layer_begin, layer_end;     /* global layer numbers */
+    bool is_first, is_last;         /* has the embedding; has the final norm and the output */
+    int tp_rank, tp_size;
+    struct comm *tp;                /* may be NULL for tp_size 1 */
+};
+
+enum gpt_init { GPT_INIT_ZERO, GPT_INIT_ONE, GPT_INIT_NORMAL, GPT_INIT_NORMAL_SCALED };
+
+/* One row of the parameter table (gpt_params.c is the only list of tensors). */
+struct gpt_param {
+    char name[GPT_PARAM_NAME_MAX];  /* "decoder.layers.3.mlp.linear_fc1.weight" */
+    int dims;                       /* 1 or 2 */
+    uint64_t shape[BOX_DIMS_MAX];   /* global, vocabulary unpadded */
+    struct box box;                 /* the part held here, unpadded */
+    size_t begin;                   /* first element in the flat arrays */
+    size_t rows, columns;           /* local memory, padding included; columns 1 for 1-D */
+    enum gpt_init init;
+    bool decay;                     /* 2-D weights and embeddings, not biases and norms */
+    bool tp_replicated;             /* same values on every TP rank: counted and stored once */
+    bool tied_copy;                 /* last stage's copy of the word embedding (PP > 1): the first
+                                     * stage's is the one counted and stored */
+};
+
+/* One micro-batch of B sequences of T. */
+struct gpt_batch {
+    const int32_t *tokens;          /* [B,T]; first stage */
+    const int32_t *labels;          /* [B,T]; last stage */
+    const float *loss_mask;         /* [B,T] or NULL; last stage */
+    float loss_scale;               /* d(total)/d(token loss): 1 / (tokens x micro-batches x ...) */
+    uint64_t first_sample;          /* global sample number of row 0; rows are consecutive */
+    uint64_t step;                  /* for dropout */
+    bool is_training;               /* false: no dropout, no backward */
+};
+
+struct gpt;
+
+/* `slots` micro-batches may be in flight (forward done, backward not): 1 without a pipeline.
+ * Allocates everything once. */
+enum status gpt_create(const struct gpt_config *config, const struct gpt_stage *stage,
+                       struct device *device, int slots, struct gpt **out_gpt) STATUS_MUST_CHECK;
+void gpt_destroy(struct gpt **gpt);
+/* Bytes that gpt_create would take: parameters, gradients, activations of all slots. */
+uint64_t gpt_memory_bytes(const struct gpt_config *config, const struct gpt_stage *stage,
+                          int slots);
+
+size_t gpt_param_count(const struct gpt *gpt);
+const struct gpt_param *gpt_params(const struct gpt *gpt);
+float *gpt_param_data(struct gpt *gpt);         /* flat, [gpt_flat_count] */
+float *gpt_grad_data(struct gpt *gpt);
+size_t gpt_flat_count(const struct gpt *gpt);   /* elements, padding included */
+/* Fills the parameters from (seed, name, global element): equal in every layout. */
+enum status gpt_init_params(struct gpt *gpt) STATUS_MUST_CHECK;
+
+/* Activations between stages are [B,T,C] float32 device memory: gpt_activation_bytes each. */
+size_t gpt_activation_bytes(const struct gpt *gpt);
+/* Runs the stage on one micro-batch and keeps what backward needs in `slot`. `input` is the
+ * previous stage's output (NULL on the first stage); `out_activation` the memory for this stage's
+ * output (NULL on the last). On the last stage *out_loss_sum is the sum of masked token losses,
+ * the same on every TP rank, and the gradient of the logits is already taken. */
+enum status gpt_forward(struct gpt *gpt, int slot, const struct gpt_batch *batch,
+                        const float *input, float *out_activation, double *out_loss_sum)
+    STATUS_MUST_CHECK;
+/* Adds to the gradients. `grad_output` is d/d(out_activation) from the next stage (NULL on the
+ * last); `out_grad_input` takes d/d(input) (NULL on the first). */
+enum status gpt_backward(struct gpt *gpt, int slot, const struct gpt_batch *batch,
+                         const float *grad_output, float *out_grad_input) STATUS_MUST_CHECK;
+
+#endif
