@@ -4,8 +4,10 @@
  * The text is JSON; its last member, "manifest_hash", is the XXH3-128 (32 hexadecimal digits) of
  * all bytes of the file before the line that holds it, so that a flipped bit in the manifest
  * itself is noticed. Every number that matters for a load is checked here (STATUS_CORRUPT names
- * file and member): shapes, boxes, names without '/' or "..", counts and sizes within limits,
- * every (tp, pp, dp) of the layout present once. FORMAT.md is the reference of the members.
+ * file and member): shapes, tensor names (printable, no empty, "." or ".." component), shard names
+ * (layout_shard_name of their coordinates, so never a path), counts and sizes within limits, every
+ * (tp, pp, dp) of the layout present once. FORMAT.md is the reference of the members.
+ * Threads: none inside; a manifest that nobody changes may be read by several.
  */
 #ifndef CKPT_META_MANIFEST_H
 #define CKPT_META_MANIFEST_H
@@ -57,10 +59,10 @@ struct manifest {
     uint64_t state_hash;        /* hash_state_finish over all tensors */
     cJSON *options;             /* options_to_json of the run; object */
     cJSON *state;               /* the scalars that survive: consumed samples, RNG, LR ...; object */
-    struct manifest_tensor *tensors;
-    size_t tensor_count;
-    struct manifest_file *files;
-    size_t file_count;
+    struct manifest_tensor *tensors;        /* sorted by name at all times */
+    size_t tensor_count, tensor_capacity;
+    struct manifest_file *files;            /* sorted by rank at all times */
+    size_t file_count, file_capacity;
 };
 
 /* An empty one; options and state are empty objects. */
@@ -69,19 +71,22 @@ void manifest_deinit(struct manifest *manifest);
 enum status manifest_add_tensor(struct manifest *manifest, const char *name,
                                 enum manifest_type type, int dims, const uint64_t *shape)
     STATUS_MUST_CHECK;          /* STATUS_EXISTS when the name is there */
+/* STATUS_EXISTS when there is a file of these coordinates. */
 enum status manifest_add_file(struct manifest *manifest, const struct manifest_file *file)
     STATUS_MUST_CHECK;
-/* NULL when it is not there. Binary search after manifest_seal or manifest_read. */
+/* NULL when it is not there. Binary search. */
 const struct manifest_tensor *manifest_find(const struct manifest *manifest, const char *name);
 size_t manifest_type_bytes(enum manifest_type type);
 const char *manifest_type_name(enum manifest_type type);        /* "f32" */
 uint64_t manifest_total_bytes(const struct manifest *manifest); /* of its files */
 
-/* The text, ending in a newline; sorts the tensors by name first. Freed by mem_free. */
-enum status manifest_print(struct manifest *manifest, char **out_text, size_t *out_bytes)
+/* Every rule of the head of this file; asked before each print and after each parse. */
+enum status manifest_check(const struct manifest *manifest, const char *what) STATUS_MUST_CHECK;
+/* The text, ending in a newline. Freed by mem_free. */
+enum status manifest_print(const struct manifest *manifest, char **out_text, size_t *out_bytes)
     STATUS_MUST_CHECK;
 /* Writes DIRECTORY/manifest.json (create new, sync); the caller syncs the directory. */
-enum status manifest_write(struct manifest *manifest, struct fs *fs, const char *directory)
+enum status manifest_write(const struct manifest *manifest, struct fs *fs, const char *directory)
     STATUS_MUST_CHECK;
 /* Parses and checks a text; `what` names it in errors. */
 enum status manifest_parse(const char *text, size_t bytes, const char *what,
@@ -93,7 +98,7 @@ enum status manifest_read(struct fs *fs, const char *directory, struct manifest 
 /* The quick check: every file is there with its size. */
 enum status manifest_check_files(const struct manifest *manifest, struct fs *fs,
                                  const char *directory) STATUS_MUST_CHECK;
-/* Reads one file whole and compares its hash; `buffer_bytes` at a time. */
+/* Reads one file whole, past the page cache, and compares its size and hash. */
 enum status manifest_check_file_hash(const struct manifest_file *file, struct fs *fs,
                                      const char *directory) STATUS_MUST_CHECK;
 
