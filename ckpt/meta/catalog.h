@@ -21,16 +21,18 @@ struct catalog_entry {
     uint64_t step;
     char path[FS_PATH_MAX];
     bool usable;
-    char reason[CATALOG_REASON_MAX];        /* why it is not */
-    struct manifest manifest;               /* only when usable */
+    enum status fault;               /* OK when usable; CORRUPT: damaged or incomplete;
+                                             * anything else: it could not be read just now */
+    char reason[CATALOG_REASON_MAX]; /* why it is not */
+    struct manifest manifest;        /* only when usable */
     uint64_t bytes;
 };
 
 struct catalog {
     char path[FS_PATH_MAX];
-    struct catalog_entry *entries;          /* by step, ascending */
+    struct catalog_entry *entries; /* by step, ascending */
     size_t count;
-    size_t other_count;                     /* names that are neither ours nor hidden */
+    size_t other_count; /* names that are neither ours nor hidden */
 };
 
 /* A directory that is not there is an empty catalog; one that cannot be read is an error. */
@@ -50,19 +52,22 @@ enum status catalog_reject_after(struct fs *fs, const char *save, uint64_t step,
     STATUS_MUST_CHECK;
 
 /* Retention. Keeps the newest keep_last usable checkpoints (at least 1) and every one whose step
- * is a multiple of keep_every (0: none); unusable ones older than the newest usable one go too.
- * Pinned ones stay. out_delete[i] says whether entry i goes. */
+ * is a multiple of keep_every (0: none); damaged ones older than the newest usable one go too
+ * (those that merely could not be read, or are of a newer format, stay). Pinned ones stay; NULL:
+ * none is. Without a usable one nothing goes. out_delete[i] says whether entry i goes. */
 void catalog_plan_prune(const struct catalog *catalog, uint64_t keep_last, uint64_t keep_every,
                         const bool *pinned, bool *out_delete);
 /* Scans, plans, and deletes by rename to SAVE/.trash-* first (synced), then removal. Called only
  * after a commit is durable. Counts what went. Also removes older trash. */
-enum status catalog_prune(struct fs *fs, const char *save, uint64_t keep_last,
-                          uint64_t keep_every, size_t *out_deleted) STATUS_MUST_CHECK;
+enum status catalog_prune(struct fs *fs, const char *save, uint64_t keep_last, uint64_t keep_every,
+                          size_t *out_deleted) STATUS_MUST_CHECK;
 
 /* Pins: a reader (load, backup) keeps a checkpoint from being pruned while it reads. A pin is a
  * file SAVE/.pins/step_N.<host>.<pid>.<nonce> whose counter its owner moves; stale ones (process
- * gone on this host, or unchanged for LEASE_STALE_MS on the observer's clock) are ignored. A
- * directory that cannot be written needs no pin (STATUS_OK, *out_pin NULL). */
+ * gone on this host, or unchanged for LEASE_STALE_MS on the observer's clock) are ignored and
+ * removed by prune. A directory that this user cannot write, or a full disk, gives no pin
+ * (STATUS_OK and *out_pin NULL): a load must not fail for it. STATUS_NOT_FOUND: the step was pruned before the
+ * pin stood; choose another. */
 struct catalog_pin;
 enum status catalog_pin_create(struct fs *fs, const char *save, uint64_t step,
                                struct catalog_pin **out_pin) STATUS_MUST_CHECK;

@@ -28,15 +28,17 @@
 struct commit_record {
     uint64_t epoch, step;
     int32_t rank;
-    int32_t status;                         /* enum status of this rank's write */
-    char message[COMMIT_MESSAGE_MAX];       /* its error, when not OK */
+    int32_t status;                   /* enum status of this rank's write */
+    char message[COMMIT_MESSAGE_MAX]; /* its error, when not OK */
     struct manifest_file file;
-    uint64_t state_hash_sum;                /* of the boxes this rank owns */
+    uint64_t state_hash_sum; /* of the boxes this rank owns */
 };
 
 enum status commit_begin(struct fs *fs, const struct lease *lease, uint64_t step,
                          char out_staging[FS_PATH_MAX]) STATUS_MUST_CHECK;
-/* STATUS_EXISTS when step_N is committed already: its old content stays, the staging is removed. */
+/* Fills in manifest->epoch. STATUS_EXISTS when step_N is there already: its old content stays, the
+ * staging is removed. STATUS_NOT_OWNER: a newer owner is there, nothing became visible. After any
+ * other failure the staging is left to commit_discard. */
 enum status commit_publish(struct fs *fs, const char *save, struct lease *lease,
                            struct manifest *manifest, const char *staging) STATUS_MUST_CHECK;
 void commit_discard(struct fs *fs, const char *staging);

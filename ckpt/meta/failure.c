@@ -45,7 +45,7 @@ done:
 
 void failure_write(const struct run_env *env, const struct failure_record *record)
 {
-    struct status_record cause;     /* what the rank leaves with must stay its last error */
+    struct status_record cause; /* what the rank leaves with must stay its last error */
 
     if (!env->has_agent) {
         return;

@@ -89,8 +89,8 @@ bool layout_parse_step_name(const char *name, uint64_t *out_step)
 {
     uint64_t step;
 
-    if (!skip_text(&name, STEP_PREFIX) || !parse_digits(&name, STEP_DIGITS_MIN, UINT64_MAX, &step) ||
-        *name != '\0') {
+    if (!skip_text(&name, STEP_PREFIX) ||
+        !parse_digits(&name, STEP_DIGITS_MIN, UINT64_MAX, &step) || *name != '\0') {
         return false;
     }
     *out_step = step;

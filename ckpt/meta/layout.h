@@ -16,7 +16,7 @@
 #define LAYOUT_RANKS_MAX 65536
 
 struct layout {
-    int tp, pp, dp;             /* sizes, each at least 1 */
+    int tp, pp, dp; /* sizes, each at least 1 */
 };
 
 struct coords {

@@ -108,8 +108,10 @@ enum status manifest_add_tensor(struct manifest *manifest, const char *name,
         return FAIL(STATUS_EXISTS, "tensor '%s' is in the manifest already", name);
     }
     memcpy(tensor.shape, shape, (size_t)dims * sizeof *shape);
-    TRY(st, mem_grow((void **)&manifest->tensors, &manifest->tensor_capacity,
-                     manifest->tensor_count + 1, sizeof tensor), done);
+    TRY(st,
+        mem_grow((void **)&manifest->tensors, &manifest->tensor_capacity,
+                 manifest->tensor_count + 1, sizeof tensor),
+        done);
     TRY(st, mem_copy_string(&tensor.name, name), done);
     memmove(&manifest->tensors[at + 1], &manifest->tensors[at],
             (manifest->tensor_count - at) * sizeof tensor);
@@ -127,8 +129,10 @@ enum status manifest_add_file(struct manifest *manifest, const struct manifest_f
     if (find_file(manifest, file->coords, &at)) {
         return FAIL(STATUS_EXISTS, "file '%s' is in the manifest already", file->name);
     }
-    TRY(st, mem_grow((void **)&manifest->files, &manifest->file_capacity,
-                     manifest->file_count + 1, sizeof *file), done);
+    TRY(st,
+        mem_grow((void **)&manifest->files, &manifest->file_capacity, manifest->file_count + 1,
+                 sizeof *file),
+        done);
     memmove(&manifest->files[at + 1], &manifest->files[at],
             (manifest->file_count - at) * sizeof *file);
     manifest->files[at] = *file;
@@ -155,9 +159,10 @@ size_t manifest_type_bytes(enum manifest_type type)
 
 const char *manifest_type_name(enum manifest_type type)
 {
-    static const char *const names[MANIFEST_TYPE_COUNT] = {
-        [MANIFEST_F32] = "f32", [MANIFEST_BF16] = "bf16", [MANIFEST_F16] = "f16",
-        [MANIFEST_I64] = "i64"};
+    static const char *const names[MANIFEST_TYPE_COUNT] = {[MANIFEST_F32] = "f32",
+                                                           [MANIFEST_BF16] = "bf16",
+                                                           [MANIFEST_F16] = "f16",
+                                                           [MANIFEST_I64] = "i64"};
 
     CHECK((unsigned)type < MANIFEST_TYPE_COUNT);
     return names[type];
@@ -211,9 +216,8 @@ done:
 static enum status check_size(const struct manifest_file *file, const char *path, uint64_t bytes)
 {
     if (bytes != file->bytes) {
-        return FAIL(STATUS_CORRUPT,
-                    "file '%s' has %" PRIu64 " bytes, its manifest says %" PRIu64, path, bytes,
-                    file->bytes);
+        return FAIL(STATUS_CORRUPT, "file '%s' has %" PRIu64 " bytes, its manifest says %" PRIu64,
+                    path, bytes, file->bytes);
     }
     return STATUS_OK;
 }
@@ -278,11 +282,11 @@ enum status manifest_check_file_hash(const struct manifest_file *file, struct fs
 
     TRY(st, fs_join(path, directory, file->name), done);
     TRY(st, fs_open(fs, path, FS_READ, &opened), done);
-    TRY(st, fs_drop_cache(opened), done);       /* the disk is to be checked, not the memory */
+    TRY(st, fs_drop_cache(opened), done); /* the disk is to be checked, not the memory */
     TRY(st, fs_file_size(opened, &bytes), done);
     TRY(st, check_size(file, path, bytes), done);
     TRY(st, hash_file(opened, bytes, &hash), done);
-    TRY(st, fs_drop_cache(opened), done);       /* a verify leaves the trainer's cache alone */
+    TRY(st, fs_drop_cache(opened), done); /* a verify leaves the trainer's cache alone */
     if (hash.high != file->hash.high || hash.low != file->hash.low) {
         st = FAIL(STATUS_CORRUPT, "file '%s' is damaged: its hash is not its manifest's", path);
     }

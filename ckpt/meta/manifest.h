@@ -31,7 +31,7 @@
 enum manifest_type { MANIFEST_F32, MANIFEST_BF16, MANIFEST_F16, MANIFEST_I64, MANIFEST_TYPE_COUNT };
 
 struct manifest_tensor {
-    char *name;                 /* "param/decoder.layers.3.mlp.linear_fc1.weight" */
+    char *name; /* "param/decoder.layers.3.mlp.linear_fc1.weight" */
     enum manifest_type type;
     int dims;
     uint64_t shape[BOX_DIMS_MAX];
@@ -43,25 +43,25 @@ struct manifest_file {
     struct coords coords;
     char name[LAYOUT_NAME_MAX];
     uint64_t bytes;
-    struct hash128 hash;        /* of the whole file */
+    struct hash128 hash; /* of the whole file */
     uint64_t index_offset, index_bytes;
     struct hash128 index_hash;
 };
 
 struct manifest {
     uint64_t step;
-    uint64_t epoch;             /* incarnation of the run that wrote it */
-    uint64_t parent_step;       /* the step it was resumed from; equal to step: from scratch */
+    uint64_t epoch;       /* incarnation of the run that wrote it */
+    uint64_t parent_step; /* the step it was resumed from; equal to step: from scratch */
     char run_id[MANIFEST_RUN_ID_MAX];
-    struct layout layout;       /* that wrote it */
+    struct layout layout; /* that wrote it */
     int64_t created_wall_ns;
-    char compression[32];       /* "none", "zstd" */
-    uint64_t state_hash;        /* hash_state_finish over all tensors */
-    cJSON *options;             /* options_to_json of the run; object */
-    cJSON *state;               /* the scalars that survive: consumed samples, RNG, LR ...; object */
-    struct manifest_tensor *tensors;        /* sorted by name at all times */
+    char compression[32]; /* "none", "zstd" */
+    uint64_t state_hash;  /* hash_state_finish over all tensors */
+    cJSON *options;       /* options_to_json of the run; object */
+    cJSON *state;         /* the scalars that survive: consumed samples, RNG ...; object */
+    struct manifest_tensor *tensors; /* sorted by name at all times */
     size_t tensor_count, tensor_capacity;
-    struct manifest_file *files;            /* sorted by rank at all times */
+    struct manifest_file *files; /* sorted by rank at all times */
     size_t file_count, file_capacity;
 };
 
@@ -70,7 +70,7 @@ enum status manifest_init(struct manifest *manifest) STATUS_MUST_CHECK;
 void manifest_deinit(struct manifest *manifest);
 enum status manifest_add_tensor(struct manifest *manifest, const char *name,
                                 enum manifest_type type, int dims, const uint64_t *shape)
-    STATUS_MUST_CHECK;          /* STATUS_EXISTS when the name is there */
+    STATUS_MUST_CHECK; /* STATUS_EXISTS when the name is there */
 /* STATUS_EXISTS when there is a file of these coordinates. */
 enum status manifest_add_file(struct manifest *manifest, const struct manifest_file *file)
     STATUS_MUST_CHECK;

@@ -19,9 +19,9 @@
 #define FORMAT_NAME "holdfast checkpoint"
 #define TAIL_FORMAT "  \"manifest_hash\": \"%s\"\n}\n"
 #define TAIL_BYTES (sizeof TAIL_FORMAT - 1 - 2 + (HASH_TEXT_MAX - 1))
-#define NUMBER_MAX ((uint64_t)1 << 53)      /* what a JSON number holds exactly */
+#define NUMBER_MAX ((uint64_t)1 << 53) /* what a JSON number holds exactly */
 #define TOTAL_BYTES_MAX ((uint64_t)1 << 60)
-#define MEMBERS_MAX 64                      /* of the whole and of an entry: 15 are known */
+#define MEMBERS_MAX 64 /* of the whole and of an entry: 15 are known */
 
 /* ---- rules ---- */
 
@@ -401,8 +401,7 @@ done:
     return st;
 }
 
-static enum status get_small(const cJSON *object, const char *what, const char *key,
-                             int *out_value)
+static enum status get_small(const cJSON *object, const char *what, const char *key, int *out_value)
 {
     enum status st = STATUS_OK;
     uint64_t value;
@@ -476,8 +475,10 @@ static enum status parse_tensors(const cJSON *root, const char *what, struct man
     if (count > MANIFEST_TENSORS_MAX) {
         return FAIL(STATUS_CORRUPT, "'%s': more than %d tensors", what, MANIFEST_TENSORS_MAX);
     }
-    TRY(st, mem_grow((void **)&manifest->tensors, &manifest->tensor_capacity, count,
-                     sizeof *manifest->tensors), done);
+    TRY(st,
+        mem_grow((void **)&manifest->tensors, &manifest->tensor_capacity, count,
+                 sizeof *manifest->tensors),
+        done);
     for (const cJSON *item = array->child; item != NULL; item = item->next) {
         struct manifest_tensor tensor = {0};
         const char *name;
@@ -552,7 +553,8 @@ static enum status parse_format(const cJSON *root, const char *what)
     if (version == 0 || version > MANIFEST_FORMAT_VERSION) {
         return FAIL(STATUS_UNSUPPORTED,
                     "'%s' has format version %" PRIu64 ", this program reads up to %d: "
-                    "use a newer one", what, version, MANIFEST_FORMAT_VERSION);
+                    "use a newer one",
+                    what, version, MANIFEST_FORMAT_VERSION);
     }
 done:
     return st;
@@ -570,8 +572,9 @@ static enum status parse_scalars(const cJSON *root, const char *what, struct man
     TRY(st, get_word(root, what, "run_id", manifest->run_id, sizeof manifest->run_id), done);
     TRY(st, json_get_hex64(root, what, "created_wall_ns", &created), done);
     manifest->created_wall_ns = (int64_t)created;
-    TRY(st, get_word(root, what, "compression", manifest->compression,
-                     sizeof manifest->compression), done);
+    TRY(st,
+        get_word(root, what, "compression", manifest->compression, sizeof manifest->compression),
+        done);
     TRY(st, json_get_hex64(root, what, "state_hash", &manifest->state_hash), done);
     TRY(st, json_get_object(root, what, "layout", &layout), done);
     TRY(st, check_members(layout, what), done);

@@ -83,8 +83,10 @@ enum status progress_create(const char *run_dir, int rank, uint64_t generation,
         st = FAIL_ERRNO("cannot reserve progress page '%s'", path);
         goto done;
     }
-    TRY(st, wrap_page(mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), path,
-                      out_progress), done);
+    TRY(st,
+        wrap_page(mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), path,
+                  out_progress),
+        done);
     fill_page((*out_progress)->page, generation);
 done:
     if (fd >= 0) {
@@ -111,15 +113,18 @@ static enum status open_page(const struct run_env *env, struct progress **out_pr
                   (int64_t)stat.st_size);
         goto done;
     }
-    TRY(st, wrap_page(mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), path,
-                      out_progress), done);
+    TRY(st,
+        wrap_page(mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), path,
+                  out_progress),
+        done);
     const struct progress_page *page = (*out_progress)->page;
     if (page->magic != PROGRESS_MAGIC) {
         st = FAIL(STATUS_CORRUPT, "progress page '%s' was not made by this build's agent", path);
     } else if (page->generation != env->generation) {
-        st = FAIL(STATUS_ABORTED, "progress page '%s' is of generation %" PRIu64
-                  ", this rank of %" PRIu64 ": the agent has gone on without it", path,
-                  page->generation, env->generation);
+        st = FAIL(STATUS_ABORTED,
+                  "progress page '%s' is of generation %" PRIu64 ", this rank of %" PRIu64
+                  ": the agent has gone on without it",
+                  path, page->generation, env->generation);
     }
     if (st != STATUS_OK) {
         progress_close(out_progress);
@@ -139,8 +144,10 @@ enum status progress_open(const struct run_env *env, struct progress **out_progr
     if (env->has_agent) {
         TRY(st, open_page(env, out_progress), done);
     } else {
-        TRY(st, wrap_page(mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE,
-                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), "(anonymous)", out_progress),
+        TRY(st,
+            wrap_page(
+                mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+                "(anonymous)", out_progress),
             done);
         fill_page((*out_progress)->page, env->generation);
     }
@@ -179,7 +186,7 @@ const char *progress_phase_name(enum progress_phase phase)
 {
     static const char *const names[PROGRESS_PHASE_COUNT] = {
         [PROGRESS_NONE] = "none", [PROGRESS_START] = "start", [PROGRESS_LOAD] = "load",
-        [PROGRESS_STEP] = "step", [PROGRESS_SAVE] = "save", [PROGRESS_EVAL] = "eval",
+        [PROGRESS_STEP] = "step", [PROGRESS_SAVE] = "save",   [PROGRESS_EVAL] = "eval",
         [PROGRESS_EXIT] = "exit"};
 
     CHECK((unsigned)phase < PROGRESS_PHASE_COUNT);

@@ -25,8 +25,9 @@ static enum status read_number(const char *name, int64_t min, int64_t max, int64
     bool is_number = text[0] == '-' || (text[0] >= '0' && text[0] <= '9');
 
     if (!is_number || errno != 0 || *end != '\0' || number < min || number > max) {
-        return FAIL(STATUS_USAGE, "environment variable %s='%.64s' is no number from %" PRId64
-                    " to %" PRId64, name, text, min, max);
+        return FAIL(STATUS_USAGE,
+                    "environment variable %s='%.64s' is no number from %" PRId64 " to %" PRId64,
+                    name, text, min, max);
     }
     *value = number;
     return STATUS_OK;

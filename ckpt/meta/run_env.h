@@ -16,35 +16,35 @@
 #include "ckpt/base/fs.h"
 #include "ckpt/base/status.h"
 
-#define RUN_ENV_RANK "RANK"                         /* torchrun's names */
+#define RUN_ENV_RANK "RANK" /* torchrun's names */
 #define RUN_ENV_WORLD_SIZE "WORLD_SIZE"
 #define RUN_ENV_LOCAL_RANK "LOCAL_RANK"
 #define RUN_ENV_LOCAL_WORLD_SIZE "LOCAL_WORLD_SIZE"
 #define RUN_ENV_RUN_DIR "HOLDFAST_RUN_DIR"
 #define RUN_ENV_RUN_ID "HOLDFAST_RUN_ID"
 #define RUN_ENV_GENERATION "HOLDFAST_GENERATION"
-#define RUN_ENV_COMMITTED_STEP "HOLDFAST_COMMITTED_STEP"    /* newest step the agent saw committed */
+#define RUN_ENV_COMMITTED_STEP "HOLDFAST_COMMITTED_STEP" /* newest the agent saw committed */
 
 struct run_env {
-    int rank, world_size, local_rank, local_world_size;     /* 0, 1, 0, 1 without an agent */
-    bool has_agent;                                         /* HOLDFAST_RUN_DIR is set */
+    int rank, world_size, local_rank, local_world_size; /* 0, 1, 0, 1 without an agent */
+    bool has_agent;                                     /* HOLDFAST_RUN_DIR is set */
     char run_dir[FS_PATH_MAX];
-    char run_id[64];                                        /* "" without an agent */
-    uint64_t generation;                                    /* 0 without an agent */
-    int64_t committed_step;                                 /* -1: none known */
+    char run_id[64];        /* "" without an agent */
+    uint64_t generation;    /* 0 without an agent */
+    int64_t committed_step; /* -1: none known */
 };
 
 /* STATUS_USAGE when a variable is there but no number, or rank >= size. */
 enum status run_env_read(struct run_env *out_env) STATUS_MUST_CHECK;
 
 enum progress_phase {
-    PROGRESS_NONE,              /* the agent made the page, the rank has not come yet */
-    PROGRESS_START,             /* options, data, communicators */
+    PROGRESS_NONE,  /* the agent made the page, the rank has not come yet */
+    PROGRESS_START, /* options, data, communicators */
     PROGRESS_LOAD,
     PROGRESS_STEP,
     PROGRESS_SAVE,
     PROGRESS_EVAL,
-    PROGRESS_EXIT,              /* leaving, well or not */
+    PROGRESS_EXIT, /* leaving, well or not */
     PROGRESS_PHASE_COUNT
 };
 
@@ -55,17 +55,17 @@ enum progress_phase {
 struct progress_page {
     uint64_t magic;
     uint64_t generation;
-    _Atomic uint64_t beat;                  /* +1 at every sign of life */
-    _Atomic uint32_t phase;                 /* enum progress_phase */
-    _Atomic uint32_t in_collective;         /* 1 while waiting for peers */
-    _Atomic uint64_t step;                  /* optimizer steps completed */
-    _Atomic uint64_t micro_batch;           /* of the step under way */
-    _Atomic uint64_t collective;            /* collectives begun */
-    _Atomic int64_t committed_step;         /* newest step this run committed; -1: none */
+    _Atomic uint64_t beat;          /* +1 at every sign of life */
+    _Atomic uint32_t phase;         /* enum progress_phase */
+    _Atomic uint32_t in_collective; /* 1 while waiting for peers */
+    _Atomic uint64_t step;          /* optimizer steps completed */
+    _Atomic uint64_t micro_batch;   /* of the step under way */
+    _Atomic uint64_t collective;    /* collectives begun */
+    _Atomic int64_t committed_step; /* newest step this run committed; -1: none */
     _Atomic int64_t pid;
 };
 
-struct progress;                            /* a mapped page */
+struct progress; /* a mapped page */
 
 /* By the agent, before it starts the rank: a fresh page. */
 enum status progress_create(const char *run_dir, int rank, uint64_t generation,
@@ -76,8 +76,8 @@ enum status progress_open(const struct run_env *env, struct progress **out_progr
 struct progress_page *progress_page(struct progress *progress);
 void progress_close(struct progress **progress);
 void progress_beat(struct progress *progress);
-void progress_set_phase(struct progress *progress, enum progress_phase phase);  /* and beats */
-const char *progress_phase_name(enum progress_phase phase);                     /* "save" */
+void progress_set_phase(struct progress *progress, enum progress_phase phase); /* and beats */
+const char *progress_phase_name(enum progress_phase phase);                    /* "save" */
 
 /* A rank's last words, from its status record. */
 struct failure_record {

@@ -121,8 +121,8 @@ static size_t element_index(const struct box *box, const struct box *part)
 void box_copy(const struct box *part, size_t element_bytes, const struct box *to, void *to_data,
               const struct box *from, const void *from_data)
 {
-    uint64_t row = element_bytes;       /* bytes copied at once */
-    int outer = part->dims - 1;         /* dimensions walked: 0 .. outer - 1 */
+    uint64_t row = element_bytes; /* bytes copied at once */
+    int outer = part->dims - 1;   /* dimensions walked: 0 .. outer - 1 */
     struct box at = *part;
 
     CHECK(part->dims == to->dims && part->dims == from->dims);
@@ -235,7 +235,7 @@ static enum status check_disjoint(const char *tensor_name, const struct shard_ma
             }
             entries[still++] = entries[j];
         }
-        entries[still] = entry;         /* still <= active <= i: never ahead of what is read */
+        entries[still] = entry; /* still <= active <= i: never ahead of what is read */
         active = still + 1;
     }
 done:
@@ -294,7 +294,8 @@ enum status shard_map_plan(const char *tensor_name, const struct box *wanted,
         box_format(wanted, text, sizeof text);
         st = FAIL(STATUS_CORRUPT,
                   "part %s of tensor '%s' is stored only in part: %" PRIu64 " of %" PRIu64
-                  " elements", text, tensor_name, covered, box_count(wanted));
+                  " elements",
+                  text, tensor_name, covered, box_count(wanted));
         goto done;
     }
     *out_pieces = pieces;

@@ -16,12 +16,12 @@
 #define BOX_DIMS_MAX 4
 
 struct box {
-    int dims;                           /* 1 .. BOX_DIMS_MAX */
+    int dims; /* 1 .. BOX_DIMS_MAX */
     uint64_t offset[BOX_DIMS_MAX];
-    uint64_t extent[BOX_DIMS_MAX];      /* a 0 in any dimension: empty */
+    uint64_t extent[BOX_DIMS_MAX]; /* a 0 in any dimension: empty */
 };
 
-uint64_t box_count(const struct box *box);                      /* elements */
+uint64_t box_count(const struct box *box); /* elements */
 bool box_is_empty(const struct box *box);
 bool box_equal(const struct box *a, const struct box *b);
 struct box box_whole(int dims, const uint64_t *shape);
@@ -38,12 +38,12 @@ void box_copy(const struct box *part, size_t element_bytes, const struct box *to
 /* One stored box of a tensor, and whatever the caller needs to find its bytes. */
 struct shard_map_stored {
     struct box box;
-    size_t source;                      /* the caller's index */
+    size_t source; /* the caller's index */
 };
 
 struct shard_map_piece {
-    size_t stored;                      /* index into the list of stored boxes */
-    struct box part;                    /* what to take of it */
+    size_t stored;   /* index into the list of stored boxes */
+    struct box part; /* what to take of it */
 };
 
 /* The pieces that make up `wanted`, in the order of `stored`. STATUS_CORRUPT when they overlap or
