@@ -19,15 +19,16 @@
 
 /* Where a dropout mask comes from: a pure function of these, so it is the same in every layout.
  * The mask of row r, channel c is drawn for position (r mod T) of global sample
- * first_sample + r / T and global channel channel_offset + c. */
+ * first_sample + r / T; that of a probability for (global head head_offset + h, query, key) of the
+ * sample. philox.h fixes which number of which counter that is. */
 struct device_dropout {
-    float probability;              /* 0: off, nothing is drawn */
+    float probability;              /* 0: off, nothing is drawn; below 1 */
     uint64_t seed;
     uint64_t step;
     uint32_t layer, site;           /* global layer; which dropout of the layer (enum gpt_site) */
     uint64_t first_sample;
     int T;
-    uint64_t channel_offset;
+    uint32_t head_offset;           /* attention only */
 };
 
 struct adamw_args {
@@ -44,21 +45,21 @@ struct device_ops {
     const char *name;               /* "cpu" */
     void (*close)(struct device *device);
 
-    /* Memory: zeroed, 64-byte aligned. */
+    /* Memory: zeroed, 64-byte aligned. `copy` is within the device. */
     enum status (*alloc)(struct device *device, void **out, size_t bytes);
     void (*free)(struct device *device, void *memory);
     enum status (*copy_in)(struct device *device, void *to_device, const void *from_host,
                            size_t bytes);
     enum status (*copy_out)(struct device *device, void *to_host, const void *from_device,
                             size_t bytes);
+    enum status (*copy)(struct device *device, void *to, const void *from, size_t bytes);
     enum status (*fill_zero)(struct device *device, void *memory, size_t bytes);
     enum status (*synchronize)(struct device *device);
 
-    /* out[R,C] = dropout(word[token - vocab_begin] (0 outside the part) + position[r mod T]).
-     * `position` is NULL on all but the first TP rank, so that a sum over TP is the embedding; the
-     * dropout is then applied after the sum by `dropout`. */
+    /* out[R,C] = word[token - vocab_begin] (0 outside the part) + position[r mod T]. `position` is
+     * NULL on all but the first TP rank, so that a sum over TP is the embedding. */
     enum status (*embed_forward)(struct device *device, float *out /* [R,C] */,
-                                 const int32_t *tokens /* [R], host or device as the batch is */,
+                                 const int32_t *tokens /* [R] */,
                                  const float *word /* [V_part,C] */,
                                  const float *position /* [T_max,C] or NULL */, int R, int T,
                                  int C, int64_t vocab_begin, int64_t vocab_end);
@@ -66,16 +67,17 @@ struct device_ops {
     enum status (*embed_backward)(struct device *device, float *dword, float *dposition,
                                   const float *dout /* [R,C] */, const int32_t *tokens, int R,
                                   int T, int C, int64_t vocab_begin, int64_t vocab_end);
-    /* data[R,C] = mask * data / (1 - p): forward on activations, backward on gradients. */
-    enum status (*dropout)(struct device *device, float *data /* [R,C] */, int R, int C,
-                           const struct device_dropout *dropout);
+    /* out[R,C] = mask * x / (1 - p): forward on activations, backward on gradients; out may be x. */
+    enum status (*dropout)(struct device *device, float *out /* [R,C] */, const float *x, int R,
+                           int C, const struct device_dropout *dropout);
 
     /* out = (x - mean) * rstd * weight + bias; mean and rstd [R] are kept for backward. */
     enum status (*layernorm_forward)(struct device *device, float *out /* [R,C] */, float *mean,
                                      float *rstd, const float *x /* [R,C] */, const float *weight,
                                      const float *bias, int R, int C, float epsilon);
     /* residual_out = residual + dropout(x + x_bias); out = layernorm(residual_out). x_bias may be
-     * NULL. `residual_out` may be `residual`. */
+     * NULL. `residual_out` may be `residual`. `out` NULL: no norm follows; mean, rstd, weight and
+     * bias are not used. */
     enum status (*residual_layernorm_forward)(
         struct device *device, float *residual_out /* [R,C] */, float *out /* [R,C] */,
         float *mean, float *rstd, const float *residual, const float *x, const float *x_bias,
@@ -95,11 +97,14 @@ struct device_ops {
     enum status (*linear_backward)(struct device *device, float *dx, float *dweight, float *dbias,
                                    const float *dout /* [R,N] */, const float *x,
                                    const float *weight, int R, int K, int N);
-    /* tanh form, as Megatron's and GPT-2's gelu_new. */
-    enum status (*gelu_forward)(struct device *device, float *out, const float *x, size_t count);
-    /* dx = dout * gelu'(x); dx may be dout. */
-    enum status (*gelu_backward)(struct device *device, float *dx, const float *dout,
-                                 const float *x, size_t count);
+    /* out[R,N] = gelu(x + bias), tanh form as Megatron's and GPT-2's gelu_new. The sum with the
+     * bias is not kept: backward takes it again. */
+    enum status (*gelu_forward)(struct device *device, float *out, const float *x /* [R,N] */,
+                                const float *bias /* [N] */, int R, int N);
+    /* dx = dout * gelu'(x + bias); dbias += column sums of dx; dx may be dout. */
+    enum status (*gelu_backward)(struct device *device, float *dx /* [R,N] */, float *dbias,
+                                 const float *dout /* [R,N] */, const float *x, const float *bias,
+                                 int R, int N);
 
     /* Causal self-attention. qkv[B,T,H,3,D] (head by head, as Megatron's fused matrix), out
      * [B,T,H,D], scale 1/sqrt(D). `stats` [B,H,T] (log-sum-exp) is kept for backward. Dropout on
@@ -122,11 +127,17 @@ struct device_ops {
     enum status (*loss_sums)(struct device *device, float *sums /* [2,R] */, float *logits,
                              const float *row_max, const int32_t *labels, int R, int V_part,
                              int valid, int64_t vocab_begin);
-    /* losses[r] = mask[r] * (log(sum) - label logit); logits become the gradient
-     * (softmax - onehot) * mask[r] * scale; padding columns 0. `mask` NULL: all ones. */
+    /* losses[r] = mask[r] * (log(sum) - label logit). With `want_gradient` the logits become the
+     * gradient (softmax - onehot) * mask[r] * scale, padding columns 0. `mask` NULL: all ones. */
     enum status (*loss_finish)(struct device *device, float *losses /* [R] */, float *logits,
                                const float *sums, const int32_t *labels, const float *mask,
-                               float scale, int R, int V_part, int valid, int64_t vocab_begin);
+                               float scale, bool want_gradient, int R, int V_part, int valid,
+                               int64_t vocab_begin);
+    /* The three steps at once, for a vocabulary that is whole on this rank. Without
+     * `want_gradient` the logits stay as they are. */
+    enum status (*loss_whole)(struct device *device, float *losses /* [R] */, float *logits,
+                              const int32_t *labels, const float *mask, float scale,
+                              bool want_gradient, int R, int V_part, int valid);
 
     /* y += x; y *= a. */
     enum status (*add)(struct device *device, float *y, const float *x, size_t count);
@@ -141,8 +152,9 @@ struct device_ops {
                          const float *grad, size_t count, const struct adamw_args *args);
 };
 
-/* `name` is "cpu"; threads 0: all that this process may use. STATUS_UNSUPPORTED lists the devices
- * there are. */
+/* `name` is "cpu"; thread_count 0: as many as the processors this process may use. A device belongs
+ * to the thread that opened it (OpenMP's thread count is a property of the calling thread).
+ * STATUS_UNSUPPORTED lists the devices there are. */
 enum status device_open(const char *name, int thread_count, struct device **out_device)
     STATUS_MUST_CHECK;
 void device_close(struct device **device);

@@ -48,6 +48,15 @@ struct gpt_stage {
     struct comm *tp;                /* may be NULL for tp_size 1 */
 };
 
+/* The dropouts of a layer; the embedding's counts as layer 0. Part of each mask's key, so the order
+ * is fixed. */
+enum gpt_site {
+    GPT_SITE_EMBEDDING,
+    GPT_SITE_ATTENTION_PROBABILITY,
+    GPT_SITE_ATTENTION_OUTPUT,
+    GPT_SITE_MLP_OUTPUT
+};
+
 enum gpt_init { GPT_INIT_ZERO, GPT_INIT_ONE, GPT_INIT_NORMAL, GPT_INIT_NORMAL_SCALED };
 
 /* One row of the parameter table (gpt_params.c is the only list of tensors). */
@@ -65,7 +74,7 @@ struct gpt_param {
                                      * stage's is the one counted and stored */
 };
 
-/* One micro-batch of B sequences of T. */
+/* One micro-batch of B sequences of T. The arrays are host memory and used by gpt_forward alone. */
 struct gpt_batch {
     const int32_t *tokens;          /* [B,T]; first stage */
     const int32_t *labels;          /* [B,T]; last stage */
@@ -92,7 +101,7 @@ const struct gpt_param *gpt_params(const struct gpt *gpt);
 float *gpt_param_data(struct gpt *gpt);         /* flat, [gpt_flat_count] */
 float *gpt_grad_data(struct gpt *gpt);
 size_t gpt_flat_count(const struct gpt *gpt);   /* elements, padding included */
-/* Fills the parameters from (seed, name, global element): equal in every layout. */
+/* Fills the parameters from (seed, name, global element): equal in every layout. Padding is 0. */
 enum status gpt_init_params(struct gpt *gpt) STATUS_MUST_CHECK;
 
 /* Activations between stages are [B,T,C] float32 device memory: gpt_activation_bytes each. */
@@ -100,13 +109,25 @@ size_t gpt_activation_bytes(const struct gpt *gpt);
 /* Runs the stage on one micro-batch and keeps what backward needs in `slot`. `input` is the
  * previous stage's output (NULL on the first stage); `out_activation` the memory for this stage's
  * output (NULL on the last). On the last stage *out_loss_sum is the sum of masked token losses,
- * the same on every TP rank, and the gradient of the logits is already taken. */
+ * the same on every TP rank; elsewhere it is 0.
+ * The logits are never whole: head, loss and the head's gradients go by chunks of rows, so in
+ * training the output matrix's gradient (tied: the word embedding's) is added here already, and
+ * only the gradient of the last hidden states waits in the slot for gpt_backward.
+ * A token or label outside the vocabulary is STATUS_BAD_DATA. */
 enum status gpt_forward(struct gpt *gpt, int slot, const struct gpt_batch *batch,
                         const float *input, float *out_activation, double *out_loss_sum)
     STATUS_MUST_CHECK;
-/* Adds to the gradients. `grad_output` is d/d(out_activation) from the next stage (NULL on the
+/* Adds to the gradients; `batch` as in gpt_forward of the slot. `grad_output` is d/d(out_activation) from the next stage (NULL on the
  * last); `out_grad_input` takes d/d(input) (NULL on the first). */
 enum status gpt_backward(struct gpt *gpt, int slot, const struct gpt_batch *batch,
                          const float *grad_output, float *out_grad_input) STATUS_MUST_CHECK;
+
+/* Of the micro-batch last run in `slot` on the last stage: the B x T masked token losses, and the
+ * logits of rows row_begin .. row_begin + row_count into host memory [row_count, columns], columns
+ * being the part of the unpadded vocabulary that this TP rank holds (gpt_vocab_part). */
+enum status gpt_token_losses(struct gpt *gpt, int slot, float *out_losses) STATUS_MUST_CHECK;
+enum status gpt_logits(struct gpt *gpt, int slot, int row_begin, int row_count, float *out_logits)
+    STATUS_MUST_CHECK;
+void gpt_vocab_part(const struct gpt *gpt, int64_t *out_begin, int64_t *out_end);
 
 #endif

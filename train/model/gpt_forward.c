@@ -1,0 +1,208 @@
+/* Forward of one stage.
+ *
+ * Before it: data/ or the previous stage. After it: gpt_head.c on the last stage, else the next
+ * stage; then gpt_backward.c from what the slot keeps.
+ *
+ * One pass over the residual stream per branch: each branch's end (bias, dropout, residual) is one
+ * operation with the norm that follows it, so the norm of layer l + 1 is taken at the end of layer
+ * l, the final norm at the end of the last layer.
+ */
+#include <string.h>
+
+#include "train/model/gpt_state.h"
+
+/* A norm's parameters and where its results go; `out` NULL: none follows. */
+struct norm {
+    const float *weight, *bias;
+    float *out, *mean, *rstd;
+};
+
+/* The norm that reads the residual stream before layer `layer` (counted from the stage's first). */
+static struct norm norm_before(const struct gpt *gpt, const struct gpt_slot *slot, int layer)
+{
+    if (layer < gpt->sizes.layers) {
+        const struct gpt_layer_acts *acts = &slot->layers[layer];
+        return (struct norm){gpt_param_of(gpt, GPT_NORM1_WEIGHT, layer),
+                             gpt_param_of(gpt, GPT_NORM1_BIAS, layer), acts->norm1, acts->mean1,
+                             acts->rstd1};
+    }
+    if (gpt->stage.is_last) {
+        return (struct norm){gpt_param_of(gpt, GPT_NORM_WEIGHT, 0),
+                             gpt_param_of(gpt, GPT_NORM_BIAS, 0), slot->norm, slot->mean,
+                             slot->rstd};
+    }
+    return (struct norm){0};
+}
+
+/* residual_out = residual + dropout(branch + bias), then the norm. */
+static enum status join(struct gpt *gpt, float *residual_out, const float *residual,
+                        const float *bias, const struct norm *norm,
+                        const struct device_dropout *dropout)
+{
+    const struct gpt_sizes *n = &gpt->sizes;
+
+    return gpt->device->ops->residual_layernorm_forward(
+        gpt->device, residual_out, norm->out, norm->mean, norm->rstd, residual, gpt->branch, bias,
+        norm->weight, norm->bias, n->R, n->C, gpt->config.layernorm_epsilon, dropout);
+}
+
+static enum status attention(struct gpt *gpt, const struct gpt_slot *slot,
+                             const struct gpt_batch *batch, int layer)
+{
+    const struct gpt_sizes *n = &gpt->sizes;
+    const struct device_ops *ops = gpt->device->ops;
+    const struct gpt_layer_acts *acts = &slot->layers[layer];
+    struct device_dropout on_scores =
+        gpt_dropout(gpt, batch, layer, GPT_SITE_ATTENTION_PROBABILITY);
+    struct device_dropout on_output = gpt_dropout(gpt, batch, layer, GPT_SITE_ATTENTION_OUTPUT);
+    struct norm norm2 = {gpt_param_of(gpt, GPT_NORM2_WEIGHT, layer),
+                         gpt_param_of(gpt, GPT_NORM2_BIAS, layer), acts->norm2, acts->mean2,
+                         acts->rstd2};
+    enum status st = STATUS_OK;
+
+    TRY(st,
+        ops->linear_forward(gpt->device, acts->qkv, acts->norm1,
+                            gpt_param_of(gpt, GPT_QKV_WEIGHT, layer),
+                            gpt_param_of(gpt, GPT_QKV_BIAS, layer), n->R, n->C, 3 * n->C_part),
+        done);
+    TRY(st,
+        ops->attention_forward(gpt->device, acts->attention, acts->stats, acts->qkv, n->B, n->T,
+                               n->H_part, n->D, &on_scores),
+        done);
+    TRY(st,
+        ops->linear_forward(gpt->device, gpt->branch, acts->attention,
+                            gpt_param_of(gpt, GPT_PROJ_WEIGHT, layer), NULL, n->R, n->C_part,
+                            n->C),
+        done);
+    TRY(st, gpt_sum_over_tp(gpt, gpt->branch, (size_t)n->R * (size_t)n->C), done);
+    TRY(st,
+        join(gpt, acts->middle, gpt_layer_input(slot, layer),
+             gpt_param_of(gpt, GPT_PROJ_BIAS, layer), &norm2, &on_output),
+        done);
+done:
+    return st;
+}
+
+static enum status mlp(struct gpt *gpt, const struct gpt_slot *slot, const struct gpt_batch *batch,
+                       int layer)
+{
+    const struct gpt_sizes *n = &gpt->sizes;
+    const struct device_ops *ops = gpt->device->ops;
+    const struct gpt_layer_acts *acts = &slot->layers[layer];
+    struct device_dropout on_output = gpt_dropout(gpt, batch, layer, GPT_SITE_MLP_OUTPUT);
+    struct norm next = norm_before(gpt, slot, layer + 1);
+    enum status st = STATUS_OK;
+
+    TRY(st,
+        ops->linear_forward(gpt->device, acts->fc1, acts->norm2,
+                            gpt_param_of(gpt, GPT_FC1_WEIGHT, layer), NULL, n->R, n->C,
+                            n->F_part),
+        done);
+    TRY(st,
+        ops->gelu_forward(gpt->device, acts->gelu, acts->fc1,
+                          gpt_param_of(gpt, GPT_FC1_BIAS, layer), n->R, n->F_part),
+        done);
+    TRY(st,
+        ops->linear_forward(gpt->device, gpt->branch, acts->gelu,
+                            gpt_param_of(gpt, GPT_FC2_WEIGHT, layer), NULL, n->R, n->F_part,
+                            n->C),
+        done);
+    TRY(st, gpt_sum_over_tp(gpt, gpt->branch, (size_t)n->R * (size_t)n->C), done);
+    TRY(st,
+        join(gpt, acts->output, acts->middle, gpt_param_of(gpt, GPT_FC2_BIAS, layer), &next,
+             &on_output),
+        done);
+done:
+    return st;
+}
+
+static enum status check_ids(const struct gpt *gpt, const int32_t *ids, const char *what)
+{
+    for (int r = 0; r < gpt->sizes.R; r++) {
+        if (ids[r] < 0 || ids[r] >= gpt->config.vocab) {
+            return FAIL(STATUS_BAD_DATA,
+                        "%s %d at row %d is not in the vocabulary of %lld: the data was made with "
+                        "another tokenizer",
+                        what, (int)ids[r], r, (long long)gpt->config.vocab);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* Checks and copies the batch to the device, then makes the stage's input. */
+static enum status begin_slot(struct gpt *gpt, struct gpt_slot *slot,
+                              const struct gpt_batch *batch, const float *input)
+{
+    const struct gpt_sizes *n = &gpt->sizes;
+    const struct device_ops *ops = gpt->device->ops;
+    size_t count = (size_t)n->R * (size_t)n->C;
+    enum status st = STATUS_OK;
+
+    if (gpt->stage.is_last) {
+        TRY(st, check_ids(gpt, batch->labels, "label"), done);
+        TRY(st,
+            ops->copy_in(gpt->device, slot->labels, batch->labels, (size_t)n->R * sizeof(int32_t)),
+            done);
+        if (batch->loss_mask != NULL) {
+            TRY(st,
+                ops->copy_in(gpt->device, slot->mask, batch->loss_mask,
+                             (size_t)n->R * sizeof(float)),
+                done);
+        }
+    }
+    if (!gpt->stage.is_first) {
+        TRY(st, ops->copy(gpt->device, slot->input, input, count * sizeof(float)), done);
+        goto done;
+    }
+    struct device_dropout dropout = gpt_dropout(gpt, batch, 0, GPT_SITE_EMBEDDING);
+    TRY(st, check_ids(gpt, batch->tokens, "token"), done);
+    TRY(st, ops->copy_in(gpt->device, slot->tokens, batch->tokens, (size_t)n->R * sizeof(int32_t)),
+        done);
+    TRY(st,
+        ops->embed_forward(gpt->device, slot->input, slot->tokens, gpt_param_of(gpt, GPT_WORD, 0),
+                           gpt->stage.tp_rank == 0 ? gpt_param_of(gpt, GPT_POSITION, 0) : NULL,
+                           n->R, n->T, n->C, n->vocab_begin, n->vocab_begin + n->valid),
+        done);
+    TRY(st, gpt_sum_over_tp(gpt, slot->input, count), done);
+    TRY(st, ops->dropout(gpt->device, slot->input, slot->input, n->R, n->C, &dropout), done);
+done:
+    return st;
+}
+
+enum status gpt_forward(struct gpt *gpt, int slot_index, const struct gpt_batch *batch,
+                        const float *input, float *out_activation, double *out_loss_sum)
+{
+    const struct gpt_sizes *n = &gpt->sizes;
+    const struct device_ops *ops = gpt->device->ops;
+    struct gpt_slot *slot = &gpt->slots[slot_index];
+    struct norm first = norm_before(gpt, slot, 0);
+    enum status st = STATUS_OK;
+
+    CHECK(slot_index >= 0 && slot_index < gpt->slot_count);
+    CHECK(gpt->stage.is_first || input != NULL);
+    CHECK(gpt->stage.is_last || out_activation != NULL);
+    *out_loss_sum = 0.0;
+    TRY(st, begin_slot(gpt, slot, batch, input), done);
+    if (first.out != NULL) {
+        TRY(st,
+            ops->layernorm_forward(gpt->device, first.out, first.mean, first.rstd, slot->input,
+                                   first.weight, first.bias, n->R, n->C,
+                                   gpt->config.layernorm_epsilon),
+            done);
+    }
+    for (int layer = 0; layer < n->layers; layer++) {
+        TRY(st, attention(gpt, slot, batch, layer), done);
+        TRY(st, mlp(gpt, slot, batch, layer), done);
+    }
+    if (gpt->stage.is_last) {
+        TRY(st, gpt_head_run(gpt, slot, batch, out_loss_sum), done);
+    } else {
+        TRY(st,
+            ops->copy(gpt->device, out_activation, gpt_layer_input(slot, n->layers),
+                      gpt_activation_bytes(gpt)),
+            done);
+    }
+    TRY(st, ops->synchronize(gpt->device), done);
+done:
+    return st;
+}

@@ -1,0 +1,118 @@
+/* What the files of model/ share: the stage's tensors, activations and scratch memory.
+ *
+ * Sizes: B samples, T positions, R = B T rows, C hidden, F feed-forward, H heads, D = C / H, V
+ * vocabulary; a _part is what this TP rank holds of it.
+ */
+#ifndef TRAIN_MODEL_GPT_STATE_H
+#define TRAIN_MODEL_GPT_STATE_H
+
+#include "train/model/gpt.h"
+
+/* In the order of the flat arrays. The tensors of a layer are contiguous, and all layers alike. */
+enum gpt_tensor {
+    GPT_WORD,
+    GPT_POSITION,
+    GPT_NORM1_WEIGHT,
+    GPT_NORM1_BIAS,
+    GPT_QKV_WEIGHT,
+    GPT_QKV_BIAS,
+    GPT_PROJ_WEIGHT,
+    GPT_PROJ_BIAS,
+    GPT_NORM2_WEIGHT,
+    GPT_NORM2_BIAS,
+    GPT_FC1_WEIGHT,
+    GPT_FC1_BIAS,
+    GPT_FC2_WEIGHT,
+    GPT_FC2_BIAS,
+    GPT_NORM_WEIGHT,
+    GPT_NORM_BIAS,
+    GPT_OUTPUT,
+    GPT_TENSOR_COUNT
+};
+
+/* The table of this stage's tensors. */
+struct gpt_table {
+    struct gpt_param *params;
+    size_t count;
+    size_t flat_count;
+    size_t begin[GPT_TENSOR_COUNT];     /* of layer_begin's for tensors of layers */
+    size_t layer_stride;                /* from one layer's tensor to the next layer's */
+};
+
+/* gpt_params.c. The config must be valid. */
+enum status gpt_table_build(const struct gpt_config *config, const struct gpt_stage *stage,
+                            struct gpt_table *out_table) STATUS_MUST_CHECK;
+void gpt_table_deinit(struct gpt_table *table);
+
+struct gpt_sizes {
+    int B, T, R, C, D, layers;
+    int C_part, F_part, H_part;
+    int V_part, valid;                  /* rows of the vocabulary here; those that are not padding */
+    int64_t vocab_begin;
+    int chunk;                          /* rows of the head and loss at a time */
+};
+
+/* What backward needs of one layer. Residual streams: the layer's input is the output of the one
+ * before (or the slot's input). */
+struct gpt_layer_acts {
+    float *norm1, *mean1, *rstd1;       /* [R,C] [R] [R] */
+    float *qkv;                         /* [B,T,H_part,3,D] */
+    float *stats;                       /* [B,H_part,T] */
+    float *attention;                   /* [R,C_part] */
+    float *middle;                      /* [R,C] residual after attention */
+    float *norm2, *mean2, *rstd2;       /* [R,C] [R] [R] */
+    float *fc1;                         /* [R,F_part], bias not yet added */
+    float *gelu;                        /* [R,F_part] */
+    float *output;                      /* [R,C] residual after the MLP */
+};
+
+struct gpt_slot {
+    int32_t *tokens, *labels;           /* [R] first stage; last stage */
+    float *mask;                        /* [R] last stage */
+    float *input;                       /* [R,C] embedding or the previous stage's output */
+    struct gpt_layer_acts *layers;
+    float *norm, *mean, *rstd;          /* final norm: last stage */
+    float *losses;                      /* [R] */
+    float *dnorm;                       /* [R,C] gradient of `norm`, taken by forward */
+};
+
+struct gpt {
+    struct gpt_config config;
+    struct gpt_stage stage;
+    struct gpt_sizes sizes;
+    struct device *device;
+    struct gpt_table table;
+    float *params, *grads;              /* flat, device */
+    struct gpt_slot *slots;
+    int slot_count;
+    char *arena;                        /* device: activations of all slots and scratch */
+    float *host_losses;                 /* [R] host */
+
+    /* Scratch of the running call, device. */
+    float *branch;                      /* [R,C] forward: what joins the residual stream;
+                                         * backward: its gradient where dropout changed it */
+    float *dresidual;                   /* [R,C] gradient of the residual stream */
+    float *dinput;                      /* [R,C] gradient of a norm's output */
+    float *dattention;                  /* [R,C_part] */
+    float *wide;                        /* [R, max(3 C_part, F_part)] */
+    float *logits;                      /* [chunk,V_part] last stage */
+    float *row_max, *sums;              /* [chunk] [2,chunk] */
+};
+
+/* gpt.c */
+float *gpt_param_of(const struct gpt *gpt, enum gpt_tensor tensor, int layer);
+float *gpt_grad_of(const struct gpt *gpt, enum gpt_tensor tensor, int layer);
+/* The output matrix: the word embedding, its copy or a tensor of its own. */
+enum gpt_tensor gpt_output_tensor(const struct gpt *gpt);
+/* Layers are counted from the stage's first. */
+const float *gpt_layer_input(const struct gpt_slot *slot, int layer);
+struct device_dropout gpt_dropout(const struct gpt *gpt, const struct gpt_batch *batch, int layer,
+                                  enum gpt_site site);
+/* In place over the TP group; nothing for one rank. */
+enum status gpt_sum_over_tp(struct gpt *gpt, float *data, size_t count) STATUS_MUST_CHECK;
+
+/* gpt_head.c: output matrix, loss and (in training) their gradients for slot->norm. */
+enum status gpt_head_run(struct gpt *gpt, struct gpt_slot *slot, const struct gpt_batch *batch,
+                         double *out_loss_sum) STATUS_MUST_CHECK;
+
+#endif
