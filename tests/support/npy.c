@@ -15,8 +15,8 @@ static const struct {
     enum npy_type type;
     size_t size;
 } types[] = {
-    {"'<i4'", NPY_INT32, 4},    {"'<i8'", NPY_INT64, 8},    {"'<u4'", NPY_UINT32, 4},
-    {"'<u2'", NPY_UINT16, 2},   {"'<i2'", NPY_INT16, 2},    {"'<f4'", NPY_FLOAT32, 4},
+    {"'<i4'", NPY_INT32, 4},   {"'<i8'", NPY_INT64, 8}, {"'<u4'", NPY_UINT32, 4},
+    {"'<u2'", NPY_UINT16, 2},  {"'<i2'", NPY_INT16, 2}, {"'<f4'", NPY_FLOAT32, 4},
     {"'<f8'", NPY_FLOAT64, 8},
 };
 
@@ -54,7 +54,7 @@ static enum status parse_header(const char *header, const char *path, struct npy
 enum status npy_read(const char *path, struct npy *out_array)
 {
     enum status st = STATUS_OK;
-    unsigned char start[10];            /* magic, version, length of the header */
+    unsigned char start[10]; /* magic, version, length of the header */
     char header[HEADER_BYTES_MAX + 1] = {0};
     size_t size = 0;
     FILE *file = fopen(path, "rb");

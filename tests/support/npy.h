@@ -17,10 +17,10 @@ enum npy_type { NPY_INT32, NPY_INT64, NPY_UINT32, NPY_UINT16, NPY_INT16, NPY_FLO
 
 struct npy {
     enum npy_type type;
-    int dims;                           /* 0 for a scalar */
+    int dims; /* 0 for a scalar */
     uint64_t shape[NPY_DIMS_MAX];
-    size_t count;                       /* elements: the product of the shape */
-    void *elements;                     /* count elements of `type`, row-major, aligned */
+    size_t count;   /* elements: the product of the shape */
+    void *elements; /* count elements of `type`, row-major, aligned */
 };
 
 /* Another header, type or size than these is STATUS_CORRUPT. Freed by npy_deinit. */

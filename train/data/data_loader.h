@@ -19,14 +19,14 @@ struct data_source {
     /* Writes the sequence_length + 1 tokens of global sample `sample` (0, 1, 2 ...). The first
      * sequence_length are the input, the last sequence_length the labels. */
     enum status (*get)(void *context, uint64_t sample, int32_t *out_tokens);
-    void (*close)(void *context);       /* may be NULL */
+    void (*close)(void *context); /* may be NULL */
 };
 
 enum data_split { DATA_TRAIN, DATA_VALID, DATA_TEST, DATA_SPLIT_COUNT };
 
 struct data_config {
-    const char *path;                   /* prefix of PATH.idx and PATH.bin; NULL: mock data */
-    const char *split;                  /* "969,30,1" */
+    const char *path;  /* prefix of PATH.idx and PATH.bin; NULL: mock data */
+    const char *split; /* "969,30,1" */
     int64_t sequence_length;
     uint64_t seed;
     int64_t vocab_size;                 /* true size; a token id beyond it is STATUS_BAD_DATA */
@@ -34,9 +34,14 @@ struct data_config {
                                          * batch, ...); 0: the split is not opened */
 };
 
+/* Mock data: sample n counts from a start drawn from (seed, split, n) by a stride of 1, 2 or 3,
+ * drawn alike, modulo min(vocab_size, 256). A model learns it within some hundred steps: first
+ * the few ids in use, then, from two tokens on, each next one. It never runs out of samples. */
+
 /* Opens one split. Missing or damaged files, an empty split that is asked for samples, and ids
- * past the vocabulary are refused here, before the first step, with file and numbers (token ids
- * are scanned once, by all threads). */
+ * past the vocabulary are refused here, before the first step, with file and numbers (the split's
+ * ids are scanned once, by all threads). A split that is asked for 0 samples gives STATUS_OK and
+ * a zeroed source. */
 enum status data_loader_open(const struct data_config *config, enum data_split split,
                              struct data_source *out_source) STATUS_MUST_CHECK;
 /* Takes a zeroed source. */
