@@ -1,0 +1,137 @@
+/* Help and values of an option table, for people; see options.h. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/base/mem.h"
+#include "ckpt/base/options.h"
+#include "ckpt/base/options_private.h"
+
+#define VALUES_WIDTH 48 /* Megatron's */
+#define HELP_COLUMN 36
+#define HELP_WIDTH 96
+
+void options_format_value(const struct option *option, const void *values, char *out_text,
+                          size_t bytes)
+{
+    const void *at = (const char *)values + option->offset;
+
+    switch (option->type) {
+    case OPTION_INT:
+        (void)snprintf(out_text, bytes, "%lld", (long long)*(const int64_t *)at);
+        break;
+    case OPTION_FLOAT:
+        (void)snprintf(out_text, bytes, "%.10g", *(const double *)at);
+        break;
+    case OPTION_BOOL:
+        (void)snprintf(out_text, bytes, "%s", *(const bool *)at ? "true" : "false");
+        break;
+    case OPTION_TEXT:
+    case OPTION_CHOICE:
+        (void)snprintf(out_text, bytes, "%s", (const char *)at);
+        break;
+    }
+}
+
+static void print_wrapped(const char *text, int column)
+{
+    int at = column;
+
+    while (*text != '\0') {
+        int word = (int)strcspn(text, " ");
+        if (at > column && at + 1 + word > HELP_WIDTH) {
+            printf("\n%*s", column, "");
+            at = column;
+        } else if (at > column) {
+            printf(" ");
+            at++;
+        }
+        printf("%.*s", word, text);
+        at += word;
+        text += word;
+        text += strspn(text, " ");
+    }
+    printf("\n");
+}
+
+static void print_option(const struct option *option)
+{
+    static const char *const kinds[] = {"", " N", " X", " TEXT", ""};
+    char head[256], text[1024];
+    const char *given = option->default_text;
+
+    int used = snprintf(head, sizeof head, "  --%s%s", option->name, kinds[option->type]);
+    if (option->type == OPTION_CHOICE) {
+        (void)snprintf(head + used, sizeof head - (size_t)used, " %s", option->choices);
+    }
+    printf("%-*s", HELP_COLUMN - 1, head);
+    if (strlen(head) >= HELP_COLUMN - 1) {
+        printf("\n%*s", HELP_COLUMN, "");
+    } else {
+        printf(" ");
+    }
+    if (given == NULL) {
+        (void)snprintf(text, sizeof text, "%s (required)", option->help);
+    } else if (given[0] == '\0' || (option->type == OPTION_BOOL && strcmp(given, "false") == 0)) {
+        (void)snprintf(text, sizeof text, "%s", option->help);
+    } else {
+        (void)snprintf(text, sizeof text, "%s [%s]", option->help, given);
+    }
+    print_wrapped(text, HELP_COLUMN);
+}
+
+/* Options of one group stand together in the table. */
+void options_print_help(const struct option_table *table, bool all)
+{
+    const char *group = "";
+
+    printf("usage: %s %s\n\n", table->program, table->usage);
+    print_wrapped(table->about, 0);
+    for (size_t i = 0; i < table->option_count; i++) {
+        const struct option *option = &table->options[i];
+        if (!all && !option->common) {
+            continue;
+        }
+        if (strcmp(group, option->group) != 0) {
+            group = option->group;
+            printf("\n%s:\n", group);
+        }
+        print_option(option);
+    }
+    printf("\n  %-33s %s\n", all ? "-h" : "--help",
+           all ? "shows the common options only" : "shows every option");
+}
+
+static int compare_options(const void *a, const void *b)
+{
+    return strcmp((*(const struct option *const *)a)->name,
+                  (*(const struct option *const *)b)->name);
+}
+
+void options_print_values(const struct option_table *table, const char *heading,
+                          const void *values)
+{
+    const struct option **sorted = NULL;
+
+    if (mem_alloc(&sorted, table->option_count, sizeof *sorted) != STATUS_OK) {
+        return; /* only information */
+    }
+    for (size_t i = 0; i < table->option_count; i++) {
+        sorted[i] = &table->options[i];
+    }
+    qsort(sorted, table->option_count, sizeof *sorted, compare_options);
+    printf("------------------------ %s ------------------------\n", heading);
+    for (size_t i = 0; i < table->option_count; i++) {
+        char text[OPTIONS_TEXT_MAX];
+        options_format_value(sorted[i], values, text, sizeof text);
+        int dots = VALUES_WIDTH - (int)strlen(sorted[i]->name);
+        printf("  %s ", sorted[i]->name);
+        while (dots-- > 0) {
+            (void)putchar('.');
+        }
+        printf(" %s\n", text);
+    }
+    printf("-------------------- end of %s ---------------------\n", heading);
+    (void)fflush(stdout);
+    mem_free(&sorted);
+}
