@@ -1,0 +1,44 @@
+/* Megatron's training and validation lines. Before it: trainer; after it: stdout. Only float32 is
+ * trained here, without loss scaling, so the scale is 1 and no iteration is skipped: a number that
+ * is not finite stops the run.
+ */
+#include "train/metrics/log_line.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define LOSS_MAX_FOR_PPL 20.0
+
+void log_line_format(const struct log_line *line, char out_text[LOG_LINE_TEXT_MAX])
+{
+    time_t seconds = (time_t)(line->wall_ns / 1000000000);
+    struct tm parts = {0};
+    char clock_text[32];
+
+    localtime_r(&seconds, &parts);
+    strftime(clock_text, sizeof(clock_text), "%Y-%m-%d %H:%M:%S", &parts);
+    snprintf(out_text, LOG_LINE_TEXT_MAX,
+             " [%s.%06lld] iteration %8llu/%8llu | consumed samples: %12llu |"
+             " elapsed time per iteration (ms): %.1f | learning rate: %.6E |"
+             " global batch size: %5llu | lm loss: %.6E | loss scale: %.1f | grad norm: %.3f |"
+             " number of skipped iterations: %3d | number of nan iterations: %3d |",
+             clock_text, (long long)(line->wall_ns / 1000 % 1000000),
+             (unsigned long long)line->step, (unsigned long long)line->train_steps,
+             (unsigned long long)line->consumed_samples, line->step_ms, line->learning_rate,
+             (unsigned long long)line->global_batch, line->loss, 1.0, line->grad_norm, 0, 0);
+}
+
+void log_line_format_validation(uint64_t step, double loss, char out_text[LOG_LINE_TEXT_MAX])
+{
+    char text[256];
+    char rule[257] = {0};
+
+    int length = snprintf(text, sizeof(text),
+                          " validation loss at iteration %llu | lm loss value: %.6E |"
+                          " lm loss PPL: %.6E | ",
+                          (unsigned long long)step, loss, exp(fmin(LOSS_MAX_FOR_PPL, loss)));
+    memset(rule, '-', (size_t)length + 1);
+    snprintf(out_text, LOG_LINE_TEXT_MAX, "%s\n%s\n%s", rule, text, rule);
+}

@@ -1,0 +1,378 @@
+/* Where a run begins and what it saves. Before it: train_options, train_state; after it: ckpt.h.
+ *
+ *     --load / --save ... choose -> check options -> load -> lease of --save -> set later ones aside
+ *
+ * What only rank 0 can see (a directory's content) is judged there, and the verdict is broadcast, so
+ * that all ranks leave with the same status and message.
+ */
+#include "train/train_ckpt.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ckpt/base/json.h"
+#include "ckpt/base/log.h"
+#include "ckpt/base/mem.h"
+#include "ckpt/meta/lease.h"
+
+/* --- ranks -------------------------------------------------------------------------------- */
+
+static enum status gather_bytes(void *context, const void *mine, size_t bytes, void *all)
+{
+    struct train_ckpt *ckpt = context;
+
+    for (int i = 0; i < ckpt->group.size; i++) {
+        ckpt->byte_counts[i] = bytes;
+    }
+    memcpy((char *)all + (size_t)ckpt->group.rank * bytes, mine, bytes);
+    return comm_all_gather(ckpt->topology->world, all, ckpt->byte_counts);
+}
+
+static enum status broadcast_bytes(void *context, void *buffer, size_t bytes)
+{
+    struct train_ckpt *ckpt = context;
+
+    return comm_broadcast(ckpt->topology->world, buffer, bytes, 0);
+}
+
+/* Rank 0's verdict becomes everyone's. */
+static enum status share_verdict(struct train_ckpt *ckpt, enum status mine)
+{
+    enum status st = STATUS_OK;
+    struct {
+        int32_t status;
+        char message[STATUS_MESSAGE_MAX];
+    } verdict = {.status = (int32_t)mine};
+
+    if (mine != STATUS_OK) {
+        snprintf(verdict.message, sizeof(verdict.message), "%s", status_last()->message);
+    }
+    TRY(st, comm_broadcast(ckpt->topology->world, &verdict, sizeof(verdict), 0), done);
+    if (verdict.status != STATUS_OK && ckpt->group.rank != 0) {
+        return FAIL((enum status)verdict.status, "%s", verdict.message);
+    }
+    st = (enum status)verdict.status;
+done:
+    return st;
+}
+
+enum status train_ckpt_init(struct train_ckpt *ckpt, const struct train_options *options,
+                            const struct train_plan *plan, const struct run_env *env,
+                            const struct topology *topology, struct fs *fs, int thread_count)
+{
+    *ckpt = (struct train_ckpt){.options = options,
+                                .plan = plan,
+                                .env = env,
+                                .topology = topology,
+                                .fs = fs,
+                                .thread_count = thread_count,
+                                .committed_step = -1};
+    ckpt->group = (struct ckpt_group){.rank = comm_rank(topology->world),
+                                      .size = comm_size(topology->world),
+                                      .context = ckpt,
+                                      .all_gather = gather_bytes,
+                                      .broadcast = broadcast_bytes};
+    return mem_alloc(&ckpt->byte_counts, (size_t)ckpt->group.size, sizeof(*ckpt->byte_counts));
+}
+
+void train_ckpt_deinit(struct train_ckpt *ckpt)
+{
+    ckpt_writer_close(&ckpt->writer);
+    mem_free(&ckpt->byte_counts);
+}
+
+/* --- where to begin ----------------------------------------------------------------------- */
+
+/* What the flags ask for. Flags that say where a run begins count until it has committed a step of
+ * its own: an agent starts it again with the same command line. */
+struct origin {
+    const char *directory; /* "" for none */
+    bool exact;
+    uint64_t step; /* with `exact` */
+    bool from_scratch;
+};
+
+static struct origin find_origin(const struct train_ckpt *ckpt)
+{
+    const struct train_options *options = ckpt->options;
+    int64_t committed = ckpt->env->committed_step;
+    struct origin origin = {.directory = options->load,
+                            .exact = options->ckpt_step >= 0,
+                            .step = options->ckpt_step >= 0 ? (uint64_t)options->ckpt_step : 0,
+                            .from_scratch = options->from_scratch};
+
+    if (committed >= 0 && origin.directory[0] == 0) {
+        origin.directory = options->save;
+    }
+    if (committed >= 0 && origin.from_scratch) {
+        log_warn("--from-scratch is done: this run has committed step %" PRId64 " and goes on",
+                 committed);
+        origin.from_scratch = false;
+    }
+    if (origin.exact && committed > options->ckpt_step) {
+        log_warn("--ckpt-step %" PRId64 " is done: this run has committed step %" PRId64
+                 " and goes on",
+                 options->ckpt_step, committed);
+        origin.exact = false;
+    }
+    if (origin.from_scratch) {
+        origin.directory = "";
+    }
+    return origin;
+}
+
+/* No checkpoint is fine, unless somebody knows better. */
+static enum status check_found(const struct train_ckpt *ckpt, const struct origin *origin,
+                               const struct ckpt_choice *choice)
+{
+    int64_t committed = ckpt->env->committed_step;
+
+    if (committed >= 0 && !choice->found) {
+        return FAIL(STATUS_NO_CHECKPOINT,
+                    "this run has committed step %" PRId64 ", but '%s' holds no checkpoint: bring "
+                    "the directory back, or start a new run",
+                    committed, origin->directory);
+    }
+    if (committed >= 0 && choice->manifest.step < (uint64_t)committed) {
+        return FAIL(STATUS_NO_CHECKPOINT,
+                    "this run has committed step %" PRId64 ", but the newest usable checkpoint in "
+                    "'%s' is of step %" PRIu64 ": bring the directory back, or start a new run",
+                    committed, origin->directory, choice->manifest.step);
+    }
+    if (choice->found) {
+        return STATUS_OK;
+    }
+    if (origin->directory[0] != 0 && ckpt->options->exit_on_missing_checkpoint) {
+        return FAIL(STATUS_NO_CHECKPOINT,
+                    "no checkpoint in '%s' and --exit-on-missing-checkpoint is given",
+                    origin->directory);
+    }
+    if (origin->directory[0] != 0) {
+        log_info("no checkpoint in '%s': starting at step 0", origin->directory);
+    }
+    return STATUS_OK;
+}
+
+static enum status load(struct train_ckpt *ckpt, struct train_state *state,
+                        const struct ckpt_choice *choice, bool *out_done)
+{
+    enum status st = STATUS_OK;
+    const struct manifest *manifest = &choice->manifest;
+    uint64_t seed = state->scalars.seed;
+    char from[LAYOUT_NAME_MAX], to[LAYOUT_NAME_MAX];
+
+    TRY(st,
+        options_check_resume(&train_options_table, ckpt->options, manifest->options, choice->path),
+        done);
+    TRY(st, train_state_from_json(state, manifest->state, choice->path), done);
+    if (state->scalars.step != manifest->step || state->scalars.seed != seed) {
+        st = FAIL(STATUS_CORRUPT,
+                  "'%s' has step %" PRIu64 " and seed %" PRIu64 " in its state, but step %" PRIu64
+                  " in its manifest and seed %" PRIu64 " on the command line",
+                  choice->path, state->scalars.step, state->scalars.seed, manifest->step, seed);
+        goto done;
+    }
+    if (manifest->step >= ckpt->plan->train_steps) {
+        log_info("'%s' is step %" PRIu64 " of %" PRIu64 ": the training is done, nothing is left "
+                 "to do",
+                 choice->path, manifest->step, ckpt->plan->train_steps);
+        *out_done = true;
+        goto done;
+    }
+    TRY(st,
+        ckpt_load(ckpt->fs, choice, state->tensors, state->count, ckpt->thread_count, &ckpt->group),
+        done);
+    ckpt->resumed = true;
+    ckpt->resumed_step = manifest->step;
+    layout_format(manifest->layout, from);
+    layout_format(ckpt->plan->layout, to);
+    log_info("resumed from '%s': step %" PRIu64 " of %" PRIu64
+             ", %s -> %s, state hash 0x%016" PRIx64,
+             choice->path, manifest->step, ckpt->plan->train_steps, from, to, manifest->state_hash);
+done:
+    return st;
+}
+
+/* --- the directory to save to ------------------------------------------------------------- */
+
+static bool is_same_directory(struct fs *fs, const char *a, const char *b)
+{
+    struct fs_stat stat_a, stat_b;
+
+    return fs_stat(fs, a, &stat_a) == STATUS_OK && fs_stat(fs, b, &stat_b) == STATUS_OK &&
+           stat_a.device == stat_b.device && stat_a.inode == stat_b.inode;
+}
+
+/* Rank 0: another training's checkpoints in --save are nobody's to write among. */
+static enum status check_save_directory(const struct train_ckpt *ckpt, const struct origin *origin,
+                                        bool goes_on)
+{
+    enum status st = STATUS_OK;
+    struct catalog catalog = {0};
+
+    TRY(st, catalog_scan(ckpt->fs, ckpt->options->save, &catalog), done);
+    if (catalog.count > 0 && !goes_on && !origin->from_scratch) {
+        st =
+            FAIL(STATUS_USAGE,
+                 "'%s' holds checkpoints up to step %" PRIu64 " that this run does not go on from: "
+                 "give it as --load, or another --save, or --from-scratch to set them aside",
+                 ckpt->options->save, catalog.entries[catalog.count - 1].step);
+    }
+done:
+    catalog_deinit(&catalog);
+    return st;
+}
+
+/* Rank 0: catalog_reject_after keeps the step it is given, so step 0 (an import) goes by itself. */
+static enum status reject_step_zero(const struct train_ckpt *ckpt, uint64_t epoch)
+{
+    enum status st = STATUS_OK;
+    char step_name[LAYOUT_NAME_MAX], name[FS_NAME_MAX];
+    char from[FS_PATH_MAX], to[FS_PATH_MAX];
+
+    layout_step_name(0, step_name);
+    snprintf(name, sizeof(name), "rejected-%s-%" PRIu64, step_name, epoch);
+    TRY(st, fs_join(from, ckpt->options->save, step_name), done);
+    TRY(st, fs_join(to, ckpt->options->save, name), done);
+    if (fs_exists(ckpt->fs, from)) {
+        TRY(st, fs_rename(ckpt->fs, from, to), done);
+        TRY(st, fs_sync_dir(ckpt->fs, ckpt->options->save), done);
+    }
+done:
+    return st;
+}
+
+/* Rank 0: room for one checkpoint, and one lineage. */
+static enum status prepare_save_directory(const struct train_ckpt *ckpt,
+                                          const struct origin *origin, uint64_t bytes)
+{
+    enum status st = STATUS_OK;
+    const char *save = ckpt->options->save;
+    uint64_t epoch = ckpt_writer_epoch(ckpt->writer);
+    struct fs_space space = {0};
+
+    TRY(st, fs_get_space(ckpt->fs, save, &space), done);
+    if (space.available_bytes < bytes) {
+        st = FAIL(STATUS_NO_SPACE,
+                  "'%s' has %" PRIu64 " bytes free, but one checkpoint takes %" PRIu64
+                  ": make room, or give another --save",
+                  save, space.available_bytes, bytes);
+        goto done;
+    }
+    TRY(st, catalog_reject_after(ckpt->fs, save, ckpt->resumed ? ckpt->resumed_step : 0, epoch),
+        done);
+    if (origin->from_scratch) {
+        TRY(st, reject_step_zero(ckpt, epoch), done);
+    }
+done:
+    return st;
+}
+
+static enum status open_writer(struct train_ckpt *ckpt, const struct origin *origin,
+                               const struct train_state *state, bool goes_on)
+{
+    enum status st = STATUS_OK;
+    const struct train_options *options = ckpt->options;
+    uint64_t bytes = ckpt_estimate_bytes(state->tensors, state->count);
+    char run_id[LEASE_RUN_ID_MAX] = "";
+    struct ckpt_writer_config config = {.fs = ckpt->fs,
+                                        .save = options->save,
+                                        .run_id = ckpt->env->run_id,
+                                        .layout = ckpt->plan->layout,
+                                        .coords = ckpt->topology->coords,
+                                        .group = ckpt->group,
+                                        .compression = options->ckpt_compression,
+                                        .thread_count = ckpt->thread_count,
+                                        .keep_last = (uint64_t)options->keep_last,
+                                        .keep_every = (uint64_t)options->keep_every};
+    enum status verdict = STATUS_OK;
+
+    if (ckpt->group.rank == 0) {
+        verdict = check_save_directory(ckpt, origin, goes_on);
+        if (verdict == STATUS_OK && ckpt->env->run_id[0] == 0) {
+            verdict = lease_make_run_id(run_id);
+        }
+    }
+    TRY(st, share_verdict(ckpt, verdict), done);
+    if (ckpt->env->run_id[0] == 0) {
+        TRY(st, comm_broadcast(ckpt->topology->world, run_id, sizeof(run_id), 0), done);
+        config.run_id = run_id;
+    }
+    TRY(st, ckpt_writer_open(&config, &ckpt->writer), done);
+    TRY(st, comm_all_reduce(ckpt->topology->world, &bytes, 1, COMM_U64, COMM_SUM), done);
+    if (ckpt->group.rank == 0) {
+        verdict = prepare_save_directory(ckpt, origin, bytes);
+    }
+    TRY(st, share_verdict(ckpt, verdict), done);
+    if (goes_on) {
+        ckpt->committed_step = (int64_t)ckpt->resumed_step;
+    }
+done:
+    return st;
+}
+
+enum status train_ckpt_begin(struct train_ckpt *ckpt, struct train_state *state, bool *out_done)
+{
+    enum status st = STATUS_OK;
+    struct origin origin = find_origin(ckpt);
+    struct ckpt_choice choice = {0};
+    bool goes_on = false; /* in --save, from a checkpoint there */
+
+    *out_done = false;
+    if (origin.directory[0] != 0) {
+        TRY(st,
+            ckpt_choose(ckpt->fs, origin.directory, origin.exact ? origin.step : UINT64_MAX,
+                        origin.exact, &ckpt->group, &choice),
+            done);
+    }
+    TRY(st, check_found(ckpt, &origin, &choice), done);
+    if (choice.found) {
+        char parent[FS_PATH_MAX];
+        TRY(st, load(ckpt, state, &choice, out_done), done);
+        fs_parent(parent, choice.path);
+        goes_on = is_same_directory(ckpt->fs, parent, ckpt->options->save);
+    }
+    if (!*out_done && ckpt->options->save[0] != 0) {
+        TRY(st, open_writer(ckpt, &origin, state, goes_on), done);
+    }
+done:
+    ckpt_choice_deinit(&choice);
+    return st;
+}
+
+/* --- saves -------------------------------------------------------------------------------- */
+
+bool train_ckpt_is_fatal(enum status status)
+{
+    return status == STATUS_NUMERIC || status == STATUS_NOT_OWNER || status == STATUS_PEER_LOST ||
+           status == STATUS_ABORTED || status == STATUS_TIMEOUT;
+}
+
+enum status train_ckpt_save(struct train_ckpt *ckpt, const struct train_state *state)
+{
+    enum status st = STATUS_OK;
+    uint64_t step = state->scalars.step;
+    cJSON *options = NULL, *scalars = NULL;
+    struct ckpt_save_result result = {0};
+
+    TRY(st, train_state_check_replicas(state), done);
+    TRY(st, options_to_json(&train_options_table, ckpt->options, &options), done);
+    TRY(st, train_state_to_json(state, &scalars), done);
+    struct ckpt_save save = {.step = step,
+                             .parent_step = ckpt->resumed ? ckpt->resumed_step : step,
+                             .tensors = state->tensors,
+                             .tensor_count = state->count,
+                             .options = options,
+                             .state = scalars};
+    TRY(st, ckpt_save(ckpt->writer, &save, &result), done);
+    ckpt->committed_step = (int64_t)step;
+    log_info("saved step %" PRIu64 " in '%s': %" PRIu64 " bytes, write %.3f s, commit %.3f s, "
+             "state hash 0x%016" PRIx64,
+             step, ckpt->options->save, result.bytes, result.write_s, result.commit_s,
+             result.state_hash);
+done:
+    cJSON_Delete(options);
+    cJSON_Delete(scalars);
+    return st;
+}

@@ -1,0 +1,259 @@
+/* holdfast-train: one rank of a training. Before it: a launcher (RANK, WORLD_SIZE and what run_env.h
+ * lists) or a user alone. After it: trainer.
+ *
+ * Order: options and data are checked before any rank waits for another; then the ranks meet, then
+ * they train. Whoever fails writes its failure record, wakes the others out of every wait and leaves
+ * with the code of its status.
+ */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/base/clock.h"
+#include "ckpt/base/log.h"
+#include "ckpt/base/mem.h"
+#include "ckpt/base/thread.h"
+#include "train/trainer.h"
+
+#define EXIT_INTERRUPTED 130
+
+static volatile sig_atomic_t stop_signal;
+
+/* The first signal asks for a stop after this step; a second SIGINT does not wait for it. */
+static void on_signal(int number)
+{
+    if (number == SIGINT && stop_signal == SIGINT) {
+        _exit(EXIT_INTERRUPTED);
+    }
+    stop_signal = number;
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+/* One rank and all that it holds. */
+struct rank {
+    struct train_options options;
+    struct train_plan plan;
+    struct run_env env;
+    struct progress *progress;
+    struct data_source train, valid;
+    struct comm *world;
+    struct trainer *trainer;
+    int thread_count;
+};
+
+static void on_wait(void *context)
+{
+    struct rank *rank = context;
+
+    atomic_store(&progress_page(rank->progress)->in_collective, 1);
+    progress_beat(rank->progress);
+}
+
+static void init_log(const struct run_env *env)
+{
+    char prefix[32] = "";
+
+    if (env->world_size > 1) {
+        snprintf(prefix, sizeof(prefix), "rank %d", env->rank);
+    }
+    log_init(env->rank == 0 ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, prefix);
+}
+
+/* Threads of this rank: the processors are shared by the ranks of this host. */
+static int count_threads(const struct rank *rank)
+{
+    int share = thread_cpu_count() / rank->env.local_world_size;
+
+    if (rank->options.num_threads > 0) {
+        return (int)rank->options.num_threads;
+    }
+    return share > 0 ? share : 1;
+}
+
+static enum status open_data(struct rank *rank)
+{
+    enum status st = STATUS_OK;
+    const struct train_options *options = &rank->options;
+    uint64_t batch = (uint64_t)options->global_batch_size;
+    uint64_t evaluations = options->eval_interval == 0
+                               ? 0
+                               : rank->plan.train_steps / (uint64_t)options->eval_interval + 1;
+    struct data_config config = {
+        .path = options->mock_data ? NULL : options->data_path,
+        .split = options->split,
+        .sequence_length = options->seq_length,
+        .seed = (uint64_t)options->seed,
+        .vocab_size = options->vocab_size,
+        .samples = {[DATA_TRAIN] = rank->plan.train_steps * batch,
+                    [DATA_VALID] = evaluations * (uint64_t)options->eval_iters * batch},
+    };
+
+    TRY(st, data_loader_open(&config, DATA_TRAIN, &rank->train), done);
+    TRY(st, data_loader_open(&config, DATA_VALID, &rank->valid), done);
+done:
+    return st;
+}
+
+static enum status meet(struct rank *rank)
+{
+    enum status st = STATUS_OK;
+    char name[64], folder[FS_PATH_MAX] = "";
+    int64_t timeout_ms = (int64_t)(rank->options.distributed_timeout_minutes * 60e3);
+    struct comm_config config = {.rank = rank->env.rank,
+                                 .size = rank->env.world_size,
+                                 .generation = rank->env.generation,
+                                 .init_timeout_ms = timeout_ms,
+                                 .call_timeout_ms = timeout_ms,
+                                 .on_wait = on_wait,
+                                 .on_wait_context = rank};
+
+    if (rank->env.world_size > 1 && !rank->env.has_agent) {
+        return FAIL(STATUS_USAGE,
+                    "WORLD_SIZE is %d but %s names no folder where the ranks can meet: start them "
+                    "with `holdfast run`",
+                    rank->env.world_size, RUN_ENV_RUN_DIR);
+    }
+    if (rank->env.has_agent) {
+        snprintf(name, sizeof(name), "comm-%" PRIu64, rank->env.generation);
+        TRY(st, fs_join(folder, rank->env.run_dir, name), done);
+        TRY(st, fs_make_dirs(fs_posix(), folder), done);
+        config.rendezvous_dir = folder;
+    }
+    TRY(st, comm_open(&config, &rank->world), done);
+done:
+    return st;
+}
+
+static enum status run(struct rank *rank)
+{
+    enum status st = STATUS_OK;
+
+    rank->thread_count = count_threads(rank);
+    TRY(st, open_data(rank), done);
+    TRY(st, meet(rank), done);
+    struct trainer_config config = {.options = &rank->options,
+                                    .plan = &rank->plan,
+                                    .env = &rank->env,
+                                    .fs = fs_posix(),
+                                    .world = rank->world,
+                                    .progress = rank->progress,
+                                    .train = rank->train,
+                                    .valid = rank->valid,
+                                    .stop_signal = &stop_signal,
+                                    .out = stdout,
+                                    .thread_count = rank->thread_count};
+    TRY(st, trainer_create(&config, &rank->trainer), done);
+    TRY(st, trainer_run(rank->trainer), done);
+done:
+    return st;
+}
+
+/* A stop that was asked for is no failure: it needs no record and wakes nobody. */
+static bool is_failure(enum status status)
+{
+    return status != STATUS_OK && status != STATUS_STOPPED && status != STATUS_INTERRUPTED;
+}
+
+static void leave_record(const struct rank *rank)
+{
+    struct failure_record record = {.rank = rank->env.rank,
+                                    .generation = rank->env.generation,
+                                    .status = status_last()->code,
+                                    .wall_ns = clock_wall_ns()};
+    const struct progress_page *page =
+        rank->progress == NULL ? NULL : progress_page(rank->progress);
+
+    if (page != NULL) {
+        record.phase = (enum progress_phase)atomic_load(&page->phase);
+        record.step = atomic_load(&page->step);
+    }
+    snprintf(record.message, sizeof(record.message), "%s", status_last()->message);
+    failure_write(&rank->env, &record);
+}
+
+/* The record comes first, then the others are woken, then memory goes. */
+static void leave(struct rank *rank, enum status status)
+{
+    struct status_record error;
+
+    status_take(&error);
+    if (is_failure(status)) {
+        leave_record(rank);
+        if (rank->world != NULL) {
+            comm_abort(rank->world, error.message);
+        }
+    }
+    if (rank->progress != NULL) {
+        progress_set_phase(rank->progress, PROGRESS_EXIT);
+    }
+    trainer_destroy(&rank->trainer);
+    comm_close(&rank->world);
+    data_loader_close(&rank->train);
+    data_loader_close(&rank->valid);
+    progress_close(&rank->progress);
+    (void)status_give(&error);
+}
+
+/* What needs no other rank: the environment, the options, the progress page. */
+static enum status prepare(struct rank *rank, int argc, char **argv, bool *out_help)
+{
+    enum status st = STATUS_OK;
+    const char **texts = NULL;
+
+    TRY(st, mem_alloc(&texts, (size_t)argc + 1, sizeof(*texts)), done);
+    struct option_positionals positionals = {.texts = texts};
+    TRY(st, run_env_read(&rank->env), done);
+    init_log(&rank->env);
+    TRY(st, options_parse(&train_options_table, argc, argv, &rank->options, &positionals, out_help),
+        done);
+    if (*out_help) {
+        goto done;
+    }
+    TRY(st, train_options_resolve(&rank->options, rank->env.world_size, &rank->plan), done);
+    TRY(st, progress_open(&rank->env, &rank->progress), done);
+    atomic_store(&progress_page(rank->progress)->pid, (int64_t)getpid());
+    progress_set_phase(rank->progress, PROGRESS_START);
+    if (rank->env.rank == 0) {
+        options_print_values(&train_options_table, "arguments", &rank->options);
+        fflush(stdout);
+    }
+done:
+    mem_free(&texts);
+    return st;
+}
+
+int main(int argc, char **argv)
+{
+    struct rank *rank = NULL;
+    bool help = false;
+    enum status st = mem_alloc(&rank, 1, sizeof(*rank));
+
+    if (st != STATUS_OK) {
+        status_print("holdfast train", false);
+        return status_exit_code(st);
+    }
+    catch_signals();
+    st = prepare(rank, argc, argv, &help);
+    if (st == STATUS_OK && !help) {
+        st = run(rank);
+    }
+    leave(rank, st);
+    if (st != STATUS_OK && (is_failure(st) || rank->env.rank == 0)) {
+        status_print("holdfast train", is_failure(st) && st != STATUS_USAGE);
+    }
+    mem_free(&rank);
+    return status_exit_code(st);
+}

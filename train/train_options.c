@@ -1,0 +1,281 @@
+/* The table of flags, and Megatron's rules about them. Before it: the command line; after it:
+ * train_main and trainer. All checks are pure, so a wrong flag stops every rank before one waits
+ * for another.
+ */
+#include "train/train_options.h"
+
+#include <string.h>
+
+#include "ckpt/base/status.h"
+
+static const struct option rows[] = {
+#define OPTION(field, name, type, text, min, max, choices, resume, group, common, help)            \
+    {name,                                                                                         \
+     OPTION_##type,                                                                                \
+     offsetof(struct train_options, field),                                                        \
+     text,                                                                                         \
+     min,                                                                                          \
+     max,                                                                                          \
+     choices,                                                                                      \
+     OPTION_##resume,                                                                              \
+     group,                                                                                        \
+     common,                                                                                       \
+     help},
+#include "train/train_options.def"
+#undef OPTION
+};
+
+static const struct option_alias aliases[] = {
+    {"batch-size", "micro-batch-size"},     {"model-parallel-size", "tensor-model-parallel-size"},
+    {"layernorm-epsilon", "norm-epsilon"},  {"warmup", "lr-warmup-fraction"},
+    {"save-retain-interval", "keep-every"},
+};
+
+const struct option_table train_options_table = {
+    .program = "holdfast train",
+    .usage = "[options]",
+    .about = "Trains a GPT as one rank of RANK/WORLD_SIZE (alone without them). Start several "
+             "ranks with `holdfast run`. Flags have Megatron-LM's names and meanings.",
+    .options = rows,
+    .option_count = TRAIN_OPTION_COUNT,
+    .aliases = aliases,
+    .alias_count = sizeof(aliases) / sizeof(aliases[0]),
+    .given_offset = offsetof(struct train_options, given),
+    .positional_min = 0,
+    .positional_max = 0,
+};
+
+static enum status check_model(struct train_options *options)
+{
+    int64_t tp = options->tensor_model_parallel_size;
+
+    if (options->ffn_hidden_size == 0) {
+        options->ffn_hidden_size = 4 * options->hidden_size;
+    }
+    if (options->hidden_size % options->num_attention_heads != 0) {
+        return FAIL(STATUS_USAGE,
+                    "--hidden-size %lld is not a multiple of --num-attention-heads %lld",
+                    (long long)options->hidden_size, (long long)options->num_attention_heads);
+    }
+    if (options->max_position_embeddings < options->seq_length) {
+        return FAIL(STATUS_USAGE, "--max-position-embeddings %lld is less than --seq-length %lld",
+                    (long long)options->max_position_embeddings, (long long)options->seq_length);
+    }
+    if (options->num_attention_heads % tp != 0) {
+        return FAIL(STATUS_USAGE,
+                    "--num-attention-heads %lld is not a multiple of --tensor-model-parallel-size "
+                    "%lld",
+                    (long long)options->num_attention_heads, (long long)tp);
+    }
+    if (options->ffn_hidden_size % tp != 0) {
+        return FAIL(STATUS_USAGE,
+                    "--ffn-hidden-size %lld is not a multiple of --tensor-model-parallel-size %lld",
+                    (long long)options->ffn_hidden_size, (long long)tp);
+    }
+    if (options->pipeline_model_parallel_size > options->num_layers) {
+        return FAIL(STATUS_USAGE,
+                    "--pipeline-model-parallel-size %lld is more than --num-layers %lld: a stage "
+                    "needs a layer",
+                    (long long)options->pipeline_model_parallel_size,
+                    (long long)options->num_layers);
+    }
+    return STATUS_OK;
+}
+
+static enum status plan_layout(const struct train_options *options, int world_size,
+                               struct layout *out_layout)
+{
+    int64_t tp = options->tensor_model_parallel_size;
+    int64_t pp = options->pipeline_model_parallel_size;
+
+    if (world_size % (tp * pp) != 0) {
+        return FAIL(STATUS_USAGE,
+                    "%d ranks are not a multiple of --tensor-model-parallel-size %lld x "
+                    "--pipeline-model-parallel-size %lld",
+                    world_size, (long long)tp, (long long)pp);
+    }
+    *out_layout =
+        (struct layout){.tp = (int)tp, .pp = (int)pp, .dp = (int)(world_size / (tp * pp))};
+    return STATUS_OK;
+}
+
+/* Of --global-batch-size and --gradient-accumulation-steps one follows from the other. */
+static enum status plan_batch(struct train_options *options, int dp, int64_t *out_micro_batches)
+{
+    int64_t at_once = options->micro_batch_size * dp;
+
+    if (options->gradient_accumulation_steps > 0) {
+        int64_t implied = at_once * options->gradient_accumulation_steps;
+        if (options->global_batch_size > 0 && options->global_batch_size != implied) {
+            return FAIL(STATUS_USAGE,
+                        "--global-batch-size %lld and --gradient-accumulation-steps %lld do not "
+                        "agree (--micro-batch-size %lld x DP %d x %lld is %lld)",
+                        (long long)options->global_batch_size,
+                        (long long)options->gradient_accumulation_steps,
+                        (long long)options->micro_batch_size, dp,
+                        (long long)options->gradient_accumulation_steps, (long long)implied);
+        }
+        options->global_batch_size = implied;
+    }
+    if (options->global_batch_size == 0) {
+        options->global_batch_size = at_once;
+    }
+    if (options->global_batch_size % at_once != 0) {
+        return FAIL(STATUS_USAGE,
+                    "--global-batch-size %lld is not a multiple of --micro-batch-size %lld x DP %d",
+                    (long long)options->global_batch_size, (long long)options->micro_batch_size,
+                    dp);
+    }
+    *out_micro_batches = options->global_batch_size / at_once;
+    return STATUS_OK;
+}
+
+/* A training is measured in iterations or in samples, and its schedule likewise. */
+static enum status plan_length(struct train_options *options, uint64_t *out_steps)
+{
+    bool by_samples = options->train_samples > 0;
+
+    if ((options->train_iters > 0) == by_samples) {
+        return FAIL(STATUS_USAGE,
+                    "--train-iters %lld and --train-samples %lld: give exactly one of them",
+                    (long long)options->train_iters, (long long)options->train_samples);
+    }
+    if (by_samples && (options->lr_decay_iters > 0 || options->lr_warmup_iters > 0)) {
+        return FAIL(STATUS_USAGE,
+                    "--lr-decay-iters %lld and --lr-warmup-iters %lld do not go with "
+                    "--train-samples: use --lr-decay-samples and --lr-warmup-samples",
+                    (long long)options->lr_decay_iters, (long long)options->lr_warmup_iters);
+    }
+    if (!by_samples && (options->lr_decay_samples > 0 || options->lr_warmup_samples > 0)) {
+        return FAIL(STATUS_USAGE,
+                    "--lr-decay-samples %lld and --lr-warmup-samples %lld do not go with "
+                    "--train-iters: use --lr-decay-iters and --lr-warmup-iters",
+                    (long long)options->lr_decay_samples, (long long)options->lr_warmup_samples);
+    }
+    if (by_samples && options->train_samples < options->global_batch_size) {
+        return FAIL(STATUS_USAGE, "--train-samples %lld is less than one step of %lld",
+                    (long long)options->train_samples, (long long)options->global_batch_size);
+    }
+    *out_steps = by_samples ? (uint64_t)(options->train_samples / options->global_batch_size)
+                            : (uint64_t)options->train_iters;
+    return STATUS_OK;
+}
+
+static enum status plan_schedule(struct train_options *options, struct lr_schedule *out_schedule)
+{
+    double batch = (double)options->global_batch_size;
+    double decay, warmup;
+
+    if (options->train_samples > 0) {
+        if (options->lr_decay_samples == 0) {
+            options->lr_decay_samples = options->train_samples;
+        }
+        decay = (double)options->lr_decay_samples;
+        warmup = (double)options->lr_warmup_samples;
+    } else {
+        if (options->lr_decay_iters == 0) {
+            options->lr_decay_iters = options->train_iters;
+        }
+        decay = (double)options->lr_decay_iters * batch;
+        warmup = (double)options->lr_warmup_iters * batch;
+    }
+    if (options->lr_warmup_fraction > 0) {
+        if (warmup > 0) {
+            return FAIL(STATUS_USAGE,
+                        "--lr-warmup-fraction %g and a warm-up of %.0f samples exclude each other",
+                        options->lr_warmup_fraction, warmup);
+        }
+        warmup = options->lr_warmup_fraction * decay;
+    }
+    if (warmup >= decay) {
+        return FAIL(STATUS_USAGE,
+                    "the learning rate's warm-up of %.0f samples is not shorter than its decay of "
+                    "%.0f",
+                    warmup, decay);
+    }
+    if (options->min_lr > options->lr) {
+        return FAIL(STATUS_USAGE, "--min-lr %g is more than --lr %g", options->min_lr, options->lr);
+    }
+    if (options->lr_warmup_init > options->lr) {
+        return FAIL(STATUS_USAGE, "--lr-warmup-init %g is more than --lr %g",
+                    options->lr_warmup_init, options->lr);
+    }
+    enum lr_decay style = strcmp(options->lr_decay_style, "constant") == 0 ? LR_DECAY_CONSTANT
+                          : strcmp(options->lr_decay_style, "cosine") == 0 ? LR_DECAY_COSINE
+                                                                           : LR_DECAY_LINEAR;
+    *out_schedule = (struct lr_schedule){.decay = style,
+                                         .max = options->lr,
+                                         .min = options->min_lr,
+                                         .warmup_init = options->lr_warmup_init,
+                                         .warmup_samples = warmup,
+                                         .decay_samples = decay};
+    return STATUS_OK;
+}
+
+static enum status check_files(const struct train_options *options)
+{
+    bool saves = options->save[0] != 0;
+
+    if (options->mock_data == (options->data_path[0] != 0)) {
+        return FAIL(STATUS_USAGE, "--data-path '%s' and --mock-data: give exactly one of them",
+                    options->data_path);
+    }
+    if (saves && options->save_interval == 0) {
+        return FAIL(STATUS_USAGE, "--save '%s' needs a --save-interval above 0", options->save);
+    }
+    if (!saves && options->save_interval > 0) {
+        return FAIL(STATUS_USAGE, "--save-interval %lld needs a directory: --save",
+                    (long long)options->save_interval);
+    }
+    if (options->keep_every > 0 &&
+        (options->keep_last == 0 || options->keep_every % options->save_interval != 0)) {
+        return FAIL(STATUS_USAGE,
+                    "--keep-every %lld needs --keep-last (is %lld) and to be a multiple of "
+                    "--save-interval %lld",
+                    (long long)options->keep_every, (long long)options->keep_last,
+                    (long long)options->save_interval);
+    }
+    if (options->ckpt_step >= 0 && options->load[0] == 0) {
+        return FAIL(STATUS_USAGE, "--ckpt-step %lld needs a directory: --load",
+                    (long long)options->ckpt_step);
+    }
+    if (options->from_scratch && (options->ckpt_step >= 0 || options->exit_on_missing_checkpoint)) {
+        return FAIL(STATUS_USAGE,
+                    "--from-scratch excludes --ckpt-step and --exit-on-missing-checkpoint");
+    }
+    return STATUS_OK;
+}
+
+enum status train_options_resolve(struct train_options *options, int world_size,
+                                  struct train_plan *out_plan)
+{
+    enum status st = STATUS_OK;
+    struct train_plan plan = {0};
+
+    TRY(st, check_model(options), done);
+    TRY(st, plan_layout(options, world_size, &plan.layout), done);
+    TRY(st, plan_batch(options, plan.layout.dp, &plan.micro_batches), done);
+    TRY(st, plan_length(options, &plan.train_steps), done);
+    TRY(st, plan_schedule(options, &plan.schedule), done);
+    TRY(st, check_files(options), done);
+    plan.model = (struct gpt_config){
+        .layers = (int)options->num_layers,
+        .hidden = (int)options->hidden_size,
+        .heads = (int)options->num_attention_heads,
+        .ffn_hidden = (int)options->ffn_hidden_size,
+        .vocab = options->vocab_size,
+        .vocab_divisor = (int)options->make_vocab_size_divisible_by,
+        .max_positions = (int)options->max_position_embeddings,
+        .sequence = (int)options->seq_length,
+        .micro_batch = (int)options->micro_batch_size,
+        .untied = options->untie_embeddings_and_output_weights,
+        .attention_dropout = (float)options->attention_dropout,
+        .hidden_dropout = (float)options->hidden_dropout,
+        .layernorm_epsilon = (float)options->norm_epsilon,
+        .init_std = (float)options->init_method_std,
+        .seed = (uint64_t)options->seed,
+    };
+    *out_plan = plan;
+done:
+    return st;
+}

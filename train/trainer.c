@@ -1,0 +1,488 @@
+/* The loop of a training; trainer_step is one optimizer step.
+ *
+ * Before it: train_main. After it, in the order of a step: data_loader, pipeline (model), grads,
+ * optimizer, log_line, train_ckpt. Every rank takes the same decisions at the same step, because
+ * what they depend on (norm, loss, a wish to stop) is summed over the world first.
+ */
+#include "train/trainer.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "ckpt/base/clock.h"
+#include "ckpt/base/log.h"
+#include "ckpt/base/mem.h"
+#include "train/metrics/log_line.h"
+#include "train/optim/grads.h"
+#include "train/optim/optimizer.h"
+#include "train/parallel/pipeline.h"
+#include "train/parallel/topology.h"
+#include "train/train_ckpt.h"
+#include "train/train_state.h"
+
+/* What the ranks agree on in each step, summed in double. */
+struct agreement {
+    double squared_norm;
+    double loss; /* the step's, as the mean over all its tokens */
+    double stop; /* ranks that got a signal */
+};
+
+/* Means since the last log line. */
+struct window {
+    double loss_sum;
+    uint64_t steps;
+    int64_t begin_ns;
+    double grad_norm; /* of the last step */
+};
+
+struct trainer {
+    struct trainer_config config;
+    struct topology topology;
+    struct device *device;
+    struct gpt *gpt;
+    struct pipeline *pipeline;
+    struct grads grads;
+    struct optimizer optimizer;
+    struct train_state state;
+    struct train_ckpt ckpt;
+    struct gpt_batch *batches; /* [micro_batches] of one step, and their arrays: */
+    int32_t *tokens, *labels;  /* [micro_batches,B,T] */
+    int32_t *sample;           /* [T + 1] */
+    struct window window;
+    bool logged_once, stop;
+    enum status last_save; /* of the newest try */
+};
+
+/* --- signs of life ------------------------------------------------------------------------ */
+
+static struct progress_page *page(struct trainer *trainer)
+{
+    return progress_page(trainer->config.progress);
+}
+
+static void enter_phase(struct trainer *trainer, enum progress_phase phase)
+{
+    struct progress_page *shown = page(trainer);
+
+    atomic_store(&shown->in_collective, 0);
+    atomic_store(&shown->collective, comm_sequence(trainer->config.world));
+    atomic_store(&shown->step, trainer->state.scalars.step);
+    atomic_store(&shown->committed_step, trainer->ckpt.committed_step);
+    progress_set_phase(trainer->config.progress, phase);
+}
+
+static void show_micro_batch(void *context, int micro_batch)
+{
+    struct trainer *trainer = context;
+
+    atomic_store(&page(trainer)->in_collective, 0);
+    atomic_store(&page(trainer)->micro_batch, (uint64_t)micro_batch);
+    progress_beat(trainer->config.progress);
+}
+
+/* --- building ----------------------------------------------------------------------------- */
+
+static enum status create_model(struct trainer *trainer)
+{
+    enum status st = STATUS_OK;
+    const struct train_plan *plan = trainer->config.plan;
+    const struct topology *topology = &trainer->topology;
+    struct gpt_stage stage = {.is_first = topology->coords.pp == 0,
+                              .is_last = topology->coords.pp == plan->layout.pp - 1,
+                              .tp_rank = topology->coords.tp,
+                              .tp_size = plan->layout.tp,
+                              .tp = topology->tp};
+    int slots = pipeline_slots(topology->coords.pp, plan->layout.pp, (int)plan->micro_batches);
+
+    topology_stage_layers(plan->model.layers, plan->layout.pp, topology->coords.pp,
+                          &stage.layer_begin, &stage.layer_end);
+    TRY(st, gpt_create(&plan->model, &stage, trainer->device, slots, &trainer->gpt), done);
+    TRY(st, gpt_init_params(trainer->gpt), done);
+done:
+    return st;
+}
+
+static enum status create_batches(struct trainer *trainer)
+{
+    enum status st = STATUS_OK;
+    const struct gpt_config *model = &trainer->config.plan->model;
+    size_t count = (size_t)trainer->config.plan->micro_batches;
+    size_t tokens = (size_t)model->micro_batch * (size_t)model->sequence;
+
+    TRY(st, mem_alloc(&trainer->batches, count, sizeof(*trainer->batches)), done);
+    TRY(st, mem_alloc(&trainer->tokens, count * tokens, sizeof(int32_t)), done);
+    TRY(st, mem_alloc(&trainer->labels, count * tokens, sizeof(int32_t)), done);
+    TRY(st, mem_alloc(&trainer->sample, (size_t)model->sequence + 1, sizeof(int32_t)), done);
+    for (size_t m = 0; m < count; m++) {
+        trainer->batches[m].tokens = trainer->tokens + m * tokens;
+        trainer->batches[m].labels = trainer->labels + m * tokens;
+    }
+done:
+    return st;
+}
+
+static enum status build(struct trainer *trainer)
+{
+    enum status st = STATUS_OK;
+    const struct trainer_config *config = &trainer->config;
+    const struct train_options *options = config->options;
+    const struct train_plan *plan = config->plan;
+    struct optimizer_config adam = {options->adam_beta1, options->adam_beta2, options->adam_eps,
+                                    options->weight_decay};
+    struct pipeline_config pipeline = {.topology = &trainer->topology,
+                                       .micro_batches = (int)plan->micro_batches,
+                                       .on_micro_batch = show_micro_batch,
+                                       .context = trainer};
+
+    TRY(st, topology_open(plan->layout, !plan->model.untied, config->world, &trainer->topology),
+        done);
+    TRY(st, device_open(options->device, config->thread_count, &trainer->device), done);
+    TRY(st, create_model(trainer), done);
+    TRY(st, create_batches(trainer), done);
+    pipeline.gpt = trainer->gpt;
+    pipeline.device = trainer->device;
+    TRY(st, pipeline_create(&pipeline, &trainer->pipeline), done);
+    TRY(st, grads_init(&trainer->grads, trainer->gpt, trainer->device, &trainer->topology), done);
+    TRY(st, optimizer_init(&trainer->optimizer, &trainer->grads, &adam), done);
+    TRY(st, train_state_init(&trainer->state, &trainer->optimizer), done);
+    trainer->state.scalars.seed = plan->model.seed;
+    TRY(st,
+        train_ckpt_init(&trainer->ckpt, options, plan, config->env, &trainer->topology, config->fs,
+                        config->thread_count),
+        done);
+done:
+    return st;
+}
+
+enum status trainer_create(const struct trainer_config *config, struct trainer **out_trainer)
+{
+    enum status st = STATUS_OK;
+    struct trainer *trainer = NULL;
+
+    TRY(st, mem_alloc(&trainer, 1, sizeof(*trainer)), done);
+    trainer->config = *config;
+    trainer->ckpt.committed_step = -1;
+    TRY(st, build(trainer), done);
+done:
+    if (st != STATUS_OK) {
+        trainer_destroy(&trainer);
+    }
+    *out_trainer = trainer;
+    return st;
+}
+
+void trainer_destroy(struct trainer **address)
+{
+    struct trainer *trainer = *address;
+
+    if (trainer == NULL) {
+        return;
+    }
+    train_ckpt_deinit(&trainer->ckpt);
+    train_state_deinit(&trainer->state);
+    optimizer_deinit(&trainer->optimizer);
+    grads_deinit(&trainer->grads);
+    pipeline_destroy(&trainer->pipeline);
+    gpt_destroy(&trainer->gpt);
+    device_close(&trainer->device);
+    topology_close(&trainer->topology);
+    mem_free(&trainer->batches);
+    mem_free(&trainer->tokens);
+    mem_free(&trainer->labels);
+    mem_free(&trainer->sample);
+    mem_free(address);
+}
+
+uint64_t trainer_step_number(const struct trainer *trainer)
+{
+    return trainer->state.scalars.step;
+}
+
+struct gpt *trainer_gpt(struct trainer *trainer)
+{
+    return trainer->gpt;
+}
+
+/* --- the phases of a step ----------------------------------------------------------------- */
+
+/* Megatron's "single" order: from `position` on, each micro-batch takes B samples for each DP rank.
+ * Stages between first and last need no data. */
+static enum status load_batches(struct trainer *trainer, const struct data_source *source,
+                                uint64_t position, bool is_training)
+{
+    enum status st = STATUS_OK;
+    const struct train_plan *plan = trainer->config.plan;
+    const struct coords *coords = &trainer->topology.coords;
+    size_t T = (size_t)plan->model.sequence;
+    uint64_t B = (uint64_t)plan->model.micro_batch;
+    uint64_t dp = (uint64_t)plan->layout.dp;
+    bool has_data = coords->pp == 0 || coords->pp == plan->layout.pp - 1;
+    double tokens = (double)B * (double)T;
+    size_t row = 0;
+
+    for (uint64_t m = 0; m < (uint64_t)plan->micro_batches; m++) {
+        struct gpt_batch *batch = &trainer->batches[m];
+        batch->first_sample = position + (m * dp + (uint64_t)coords->dp) * B;
+        batch->loss_scale = (float)(1.0 / (tokens * (double)plan->micro_batches * (double)dp));
+        batch->step = trainer->state.scalars.step;
+        batch->is_training = is_training;
+        for (uint64_t b = 0; has_data && b < B; b++, row++) {
+            TRY(st, source->get(source->context, batch->first_sample + b, trainer->sample), done);
+            memcpy(trainer->tokens + row * T, trainer->sample, T * sizeof(int32_t));
+            memcpy(trainer->labels + row * T, trainer->sample + 1, T * sizeof(int32_t));
+        }
+    }
+done:
+    return st;
+}
+
+/* The mean token loss over the world from this rank's sum; the TP ranks have equal sums. */
+static double loss_share(const struct trainer *trainer, double loss_sum)
+{
+    const struct train_plan *plan = trainer->config.plan;
+    double tokens = (double)plan->model.micro_batch * (double)plan->model.sequence;
+    double parts = (double)plan->micro_batches * (double)plan->layout.dp;
+
+    return trainer->topology.coords.tp == 0 ? loss_sum / tokens / parts : 0.0;
+}
+
+static enum status fail_not_finite(struct trainer *trainer, bool is_mine,
+                                   const struct agreement *sums)
+{
+    enum status st = STATUS_OK;
+    int32_t first = is_mine ? comm_rank(trainer->config.world) : INT32_MAX;
+
+    TRY(st, comm_all_reduce(trainer->config.world, &first, 1, COMM_I32, COMM_MIN), done);
+    st = FAIL(STATUS_NUMERIC,
+              "loss %g, gradient norm %g at step %" PRIu64 ": not finite first on rank %d; lower "
+              "--lr, or resume from an earlier step",
+              sums->loss, sqrt(sums->squared_norm), trainer->state.scalars.step + 1, (int)first);
+done:
+    return st;
+}
+
+/* Norm, loss and the wish to stop become the same on all ranks. */
+static enum status agree(struct trainer *trainer, double loss_sum, struct agreement *out_sums)
+{
+    enum status st = STATUS_OK;
+    struct agreement sums = {.loss = loss_share(trainer, loss_sum),
+                             .stop = *trainer->config.stop_signal != 0 ? 1 : 0};
+
+    TRY(st, grads_sum_of_squares(&trainer->grads, &sums.squared_norm), done);
+    bool mine = !isfinite(sums.squared_norm) || !isfinite(sums.loss);
+    TRY(st,
+        comm_all_reduce(trainer->config.world, &sums, sizeof(sums) / sizeof(double), COMM_F64,
+                        COMM_SUM),
+        done);
+    if (!isfinite(sums.squared_norm) || !isfinite(sums.loss)) {
+        TRY(st, fail_not_finite(trainer, mine, &sums), done);
+    }
+    trainer->stop = sums.stop > 0;
+    *out_sums = sums;
+done:
+    return st;
+}
+
+static enum status update(struct trainer *trainer, double norm)
+{
+    enum status st = STATUS_OK;
+    struct train_scalars *scalars = &trainer->state.scalars;
+    double rate = lr_schedule_at(&trainer->config.plan->schedule, scalars->lr_samples);
+    uint64_t batch = (uint64_t)trainer->config.options->global_batch_size;
+
+    TRY(st,
+        optimizer_step(&trainer->optimizer, scalars->optimizer_updates + 1, rate,
+                       grads_clip_scale(norm, trainer->config.options->clip_grad)),
+        done);
+    TRY(st, optimizer_gather_params(&trainer->optimizer), done);
+    scalars->step++;
+    scalars->optimizer_updates++;
+    scalars->consumed_samples += batch;
+    scalars->lr_samples += batch;
+done:
+    return st;
+}
+
+static bool is_last_rank(const struct trainer *trainer)
+{
+    return comm_rank(trainer->config.world) == comm_size(trainer->config.world) - 1;
+}
+
+static void log_step(struct trainer *trainer, double loss, double norm)
+{
+    const struct train_scalars *scalars = &trainer->state.scalars;
+    struct window *window = &trainer->window;
+    int64_t now_ns = clock_monotonic_ns();
+    char text[LOG_LINE_TEXT_MAX];
+
+    window->loss_sum += loss;
+    window->steps++;
+    if (trainer->logged_once && scalars->step % (uint64_t)trainer->config.options->log_interval) {
+        return;
+    }
+    struct log_line line = {
+        .wall_ns = clock_wall_ns(),
+        .step = scalars->step,
+        .train_steps = trainer->config.plan->train_steps,
+        .consumed_samples = scalars->consumed_samples,
+        .step_ms = (double)(now_ns - window->begin_ns) / 1e6 / (double)window->steps,
+        .learning_rate = lr_schedule_at(&trainer->config.plan->schedule, scalars->lr_samples),
+        .global_batch = (uint64_t)trainer->config.options->global_batch_size,
+        .loss = window->loss_sum / (double)window->steps,
+        .grad_norm = norm,
+    };
+    if (is_last_rank(trainer)) {
+        log_line_format(&line, text);
+        fprintf(trainer->config.out, "%s\n", text);
+        fflush(trainer->config.out);
+    }
+    trainer->logged_once = true;
+    *window = (struct window){.begin_ns = now_ns};
+}
+
+/* Forward only over --eval-iters global batches of validation data. */
+static enum status evaluate(struct trainer *trainer)
+{
+    enum status st = STATUS_OK;
+    const struct train_options *options = trainer->config.options;
+    struct train_scalars *scalars = &trainer->state.scalars;
+    char text[LOG_LINE_TEXT_MAX];
+    double loss = 0;
+
+    enter_phase(trainer, PROGRESS_EVAL);
+    for (int64_t i = 0; i < options->eval_iters; i++) {
+        double loss_sum = 0;
+        TRY(st,
+            load_batches(trainer, &trainer->config.valid, scalars->consumed_valid_samples, false),
+            done);
+        TRY(st, pipeline_evaluate(trainer->pipeline, trainer->batches, &loss_sum), done);
+        loss += loss_share(trainer, loss_sum) / (double)options->eval_iters;
+        scalars->consumed_valid_samples += (uint64_t)options->global_batch_size;
+    }
+    TRY(st, comm_all_reduce(trainer->config.world, &loss, 1, COMM_F64, COMM_SUM), done);
+    if (is_last_rank(trainer)) {
+        log_line_format_validation(scalars->step, loss, text);
+        fprintf(trainer->config.out, "%s\n", text);
+        fflush(trainer->config.out);
+    }
+done:
+    return st;
+}
+
+/* A save that fails is logged and tried again at the next interval, unless the run cannot go on. */
+static enum status save(struct trainer *trainer)
+{
+    enum status st = STATUS_OK;
+
+    enter_phase(trainer, PROGRESS_SAVE);
+    st = train_ckpt_save(&trainer->ckpt, &trainer->state);
+    trainer->last_save = st;
+    if (st != STATUS_OK && !train_ckpt_is_fatal(st)) {
+        if (comm_rank(trainer->config.world) == 0) {
+            log_error("step %" PRIu64 " is not saved: %s; training goes on, the next try is at the "
+                      "next interval",
+                      trainer->state.scalars.step, status_last()->message);
+        }
+        st = STATUS_OK;
+    }
+    return st;
+}
+
+static bool is_due(const struct trainer *trainer, int64_t interval)
+{
+    return interval > 0 && trainer->state.scalars.step % (uint64_t)interval == 0;
+}
+
+/* The last step of this process, for whatever reason. */
+static bool is_leaving(const struct trainer *trainer)
+{
+    return trainer->state.scalars.step >= trainer->config.plan->train_steps || trainer->stop ||
+           is_due(trainer, trainer->config.options->exit_interval);
+}
+
+static enum status evaluate_and_save_if_due(struct trainer *trainer)
+{
+    enum status st = STATUS_OK;
+    const struct train_options *options = trainer->config.options;
+
+    if (is_due(trainer, options->eval_interval)) {
+        TRY(st, evaluate(trainer), done);
+    }
+    if (options->save[0] != 0 && (is_due(trainer, options->save_interval) || is_leaving(trainer))) {
+        TRY(st, save(trainer), done);
+    }
+done:
+    return st;
+}
+
+/* --- the step and the loop ---------------------------------------------------------------- */
+
+static enum status trainer_step(struct trainer *trainer)
+{
+    enum status st = STATUS_OK;
+    uint64_t position = trainer->state.scalars.consumed_samples;
+    struct agreement sums = {0};
+    double loss_sum = 0;
+
+    enter_phase(trainer, PROGRESS_STEP);
+    TRY(st, load_batches(trainer, &trainer->config.train, position, true), done);
+    TRY(st, grads_zero(&trainer->grads), done);
+    TRY(st, pipeline_train(trainer->pipeline, trainer->batches, &loss_sum), done);
+    TRY(st, grads_reduce(&trainer->grads), done);
+    TRY(st, agree(trainer, loss_sum, &sums), done);
+    TRY(st, update(trainer, sqrt(sums.squared_norm)), done);
+    log_step(trainer, sums.loss, sqrt(sums.squared_norm));
+    TRY(st, evaluate_and_save_if_due(trainer), done);
+done:
+    return st;
+}
+
+/* What the last step's end means to who started this process. */
+static enum status conclude(struct trainer *trainer)
+{
+    enum status st = STATUS_OK;
+    const struct train_scalars *scalars = &trainer->state.scalars;
+    bool is_whole = scalars->step >= trainer->config.plan->train_steps;
+    uint64_t hash = 0;
+
+    TRY(st, train_state_hash(&trainer->state, &hash), done);
+    log_info("final state hash 0x%016" PRIx64 " at step %" PRIu64, hash, scalars->step);
+    if (trainer->last_save != STATUS_OK) {
+        st = FAIL(trainer->last_save,
+                  "the last step %" PRIu64 " is not saved; newest checkpoint: "
+                  "step %" PRId64,
+                  scalars->step, trainer->ckpt.committed_step);
+    } else if (trainer->stop && !is_whole && trainer->config.options->save[0] == 0) {
+        st = FAIL(STATUS_INTERRUPTED,
+                  "stopped by a signal after step %" PRIu64 "; without --save "
+                  "nothing is kept",
+                  scalars->step);
+    } else if (trainer->stop && !is_whole) {
+        st = FAIL(STATUS_STOPPED,
+                  "stopped by a signal after step %" PRIu64 ", which is saved; "
+                  "start again to go on",
+                  scalars->step);
+    }
+done:
+    return st;
+}
+
+enum status trainer_run(struct trainer *trainer)
+{
+    enum status st = STATUS_OK;
+    bool is_done = false;
+
+    enter_phase(trainer, PROGRESS_LOAD);
+    TRY(st, train_ckpt_begin(&trainer->ckpt, &trainer->state, &is_done), done);
+    trainer->window.begin_ns = clock_monotonic_ns();
+    while (!is_done) {
+        TRY(st, trainer_step(trainer), done);
+        is_done = is_leaving(trainer);
+        if (is_done) {
+            TRY(st, conclude(trainer), done);
+        }
+    }
+done:
+    return st;
+}
