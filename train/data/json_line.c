@@ -104,9 +104,10 @@ static size_t restore_nuls(char *text)
     return (size_t)(to - text);
 }
 
-const char *json_line_get(struct json_line *line, const char *key, const char **out_text,
-                          size_t *out_bytes)
+const char *json_line_find(const struct json_line *line, const char *key,
+                           struct json_texts *out_texts)
 {
+    static const char wrong_type[] = "neither a string nor a list of strings under key";
     cJSON *item = NULL, *found = NULL;
 
     cJSON_ArrayForEach(item, line->object)
@@ -118,12 +119,30 @@ const char *json_line_get(struct json_line *line, const char *key, const char **
     if (found == NULL) {
         return "no key";
     }
-    if (!cJSON_IsString(found)) {
-        return "no string under key";
+    if (!cJSON_IsString(found) && !cJSON_IsArray(found)) {
+        return wrong_type;
     }
-    *out_text = found->valuestring;
-    *out_bytes = line->has_nul ? restore_nuls(found->valuestring) : strlen(found->valuestring);
+    bool in_list = cJSON_IsArray(found);
+    *out_texts = (struct json_texts){in_list ? found->child : found, in_list, line->has_nul};
+    for (item = in_list ? found->child : NULL; item != NULL; item = item->next) {
+        if (!cJSON_IsString(item)) {
+            return wrong_type;
+        }
+    }
     return NULL;
+}
+
+bool json_texts_next(struct json_texts *texts, const char **out_text, size_t *out_bytes)
+{
+    cJSON *item = texts->next;
+
+    if (item == NULL) {
+        return false;
+    }
+    texts->next = texts->in_list ? item->next : NULL;
+    *out_text = item->valuestring;
+    *out_bytes = texts->has_nul ? restore_nuls(item->valuestring) : strlen(item->valuestring);
+    return true;
 }
 
 void json_line_deinit(struct json_line *line)

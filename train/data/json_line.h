@@ -22,10 +22,21 @@ struct json_line {
  * "invalid JSON"; else that is NULL. Freed by json_line_deinit. */
 enum status json_line_parse(const char *line, size_t bytes, struct json_line *out_line,
                             const char **out_fault) STATUS_MUST_CHECK;
-/* NULL, and the string under `key`; or the fault: "no key", "no string under key". The text belongs
- * to the line; take each key once. */
-const char *json_line_get(struct json_line *line, const char *key, const char **out_text,
-                          size_t *out_bytes);
+
+/* The strings under one key: a string is one, a list of strings (Megatron's sentences) several. */
+struct json_texts {
+    cJSON *next; /* NULL: none left */
+    bool in_list;
+    bool has_nul;
+};
+
+/* Finds them; returns NULL, or the fault: "no key", "neither a string nor a list of strings
+ * under key". */
+const char *json_line_find(const struct json_line *line, const char *key,
+                           struct json_texts *out_texts);
+/* The next one, in order; false at the end. The text belongs to the line; take each once. */
+bool json_texts_next(struct json_texts *texts, const char **out_text, size_t *out_bytes);
+
 /* Takes a zeroed line. */
 void json_line_deinit(struct json_line *line);
 

@@ -23,10 +23,15 @@
 #define CHUNKS_PER_WORKER 4
 #define SECOND_NS 1000000000.0
 
+struct chunk_output { /* one key's part of a chunk */
+    struct token_buffer tokens;
+    struct token_buffer lengths; /* tokens of each sequence */
+    struct token_buffer counts;  /* sequences of each document */
+};
+
 struct chunk { /* whole documents, and what became of them */
     const char *begin, *end;
-    struct token_buffer *tokens;  /* [key_count] */
-    struct token_buffer *lengths; /* [key_count]: tokens of each document; 0: no sequence */
+    struct chunk_output *outputs; /* [key_count] */
     enum status status;
     struct status_record failure;
 };
@@ -143,20 +148,52 @@ static enum status check_text(const struct job *job, const char *text, size_t by
     return STATUS_OK;
 }
 
-static enum status encode_document(const struct job *job, struct tokenizer_scratch *scratch,
-                                   struct chunk *chunk, size_t key, const char *text, size_t bytes)
+/* Adds one sequence to the document at hand; a text without tokens gives none. */
+static enum status encode_sequence(const struct job *job, struct tokenizer_scratch *scratch,
+                                   struct chunk_output *output, const char *text, size_t bytes,
+                                   int32_t *sequence_count)
 {
     enum status st = STATUS_OK;
-    const struct tokenizer *tokenizer = job->config->tokenizer;
-    struct token_buffer *tokens = &chunk->tokens[key];
-    size_t before = tokens->count;
+    size_t before = output->tokens.count;
 
-    TRY(st, tokenizer_encode(tokenizer, scratch, text, bytes, tokens), done);
-    if (tokens->count > before && job->config->append_end_of_document) {
-        TRY(st, token_buffer_append(tokens, &tokenizer->end_of_document, 1), done);
+    TRY(st, tokenizer_encode(job->config->tokenizer, scratch, text, bytes, &output->tokens), done);
+    int32_t length = (int32_t)(output->tokens.count - before);
+    if (length > 0) {
+        TRY(st, token_buffer_append(&output->lengths, &length, 1), done);
+        ++*sequence_count;
     }
-    int32_t length = (int32_t)(tokens->count - before);
-    TRY(st, token_buffer_append(&chunk->lengths[key], &length, 1), done);
+done:
+    return st;
+}
+
+/* Ends a document; one with sequences gets the end token at the last of them. */
+static enum status end_document(const struct job *job, struct chunk_output *output,
+                                int32_t sequence_count)
+{
+    enum status st = STATUS_OK;
+
+    if (sequence_count > 0 && job->config->append_end_of_document) {
+        TRY(st, token_buffer_append(&output->tokens, &job->config->tokenizer->end_of_document, 1),
+            done);
+        output->lengths.ids[output->lengths.count - 1]++;
+    }
+    TRY(st, token_buffer_append(&output->counts, &sequence_count, 1), done);
+done:
+    return st;
+}
+
+static enum status encode_key(const struct job *job, struct tokenizer_scratch *scratch,
+                              struct chunk_output *output, struct json_texts *texts)
+{
+    enum status st = STATUS_OK;
+    const char *text = NULL;
+    size_t bytes = 0;
+    int32_t sequence_count = 0;
+
+    while (json_texts_next(texts, &text, &bytes)) {
+        TRY(st, encode_sequence(job, scratch, output, text, bytes, &sequence_count), done);
+    }
+    TRY(st, end_document(job, output, sequence_count), done);
 done:
     return st;
 }
@@ -170,26 +207,38 @@ static enum status encode_json_line(const struct job *job, struct tokenizer_scra
 
     TRY(st, check_text(job, line, (size_t)(end - line)), done);
     TRY(st, json_line_parse(line, (size_t)(end - line), &parsed, &fault), done);
-    for (size_t key = 0; fault == NULL && key < job->config->key_count; key++) {
-        const char *name = job->config->keys[key], *text = NULL;
-        size_t bytes = 0;
-
-        fault = json_line_get(&parsed, name, &text, &bytes);
-        if (fault != NULL) {
-            st = FAIL(STATUS_BAD_DATA,
-                      "%s '%s' in '%s' line %llu; every line needs it as a "
-                      "string (--json-keys)",
-                      fault, name, job->config->input, line_number(job, line));
-            goto done;
-        }
-        TRY(st, encode_document(job, scratch, chunk, key, text, bytes), done);
-    }
     if (fault != NULL) {
         st = FAIL(STATUS_BAD_DATA, "%s in '%s' line %llu; every line must be one JSON object",
                   fault, job->config->input, line_number(job, line));
+        goto done;
+    }
+    for (size_t key = 0; key < job->config->key_count; key++) {
+        struct json_texts texts = {0};
+
+        fault = json_line_find(&parsed, job->config->keys[key], &texts);
+        if (fault != NULL) {
+            st = FAIL(STATUS_BAD_DATA,
+                      "%s '%s' in '%s' line %llu; every line needs the text under it (--json-keys)",
+                      fault, job->config->keys[key], job->config->input, line_number(job, line));
+            goto done;
+        }
+        TRY(st, encode_key(job, scratch, &chunk->outputs[key], &texts), done);
     }
 done:
     json_line_deinit(&parsed);
+    return st;
+}
+
+static enum status encode_text(const struct job *job, struct tokenizer_scratch *scratch,
+                               struct chunk_output *output, const char *text, size_t bytes)
+{
+    enum status st = STATUS_OK;
+    int32_t sequence_count = 0;
+
+    TRY(st, check_text(job, text, bytes), done);
+    TRY(st, encode_sequence(job, scratch, output, text, bytes, &sequence_count), done);
+    TRY(st, end_document(job, output, sequence_count), done);
+done:
     return st;
 }
 
@@ -206,8 +255,7 @@ static enum status encode_chunk(const struct job *job, struct tokenizer_scratch 
         }
     } else {
         while (next_text(job->config->format, &at, chunk->end, &text, &bytes)) {
-            TRY(st, check_text(job, text, bytes), done);
-            TRY(st, encode_document(job, scratch, chunk, 0, text, bytes), done);
+            TRY(st, encode_text(job, scratch, &chunk->outputs[0], text, bytes), done);
         }
     }
 done:
@@ -241,8 +289,9 @@ static void cut_chunks(struct job *job)
         chunk->end = find_cut(job, job->next);
         job->next = chunk->end;
         for (size_t key = 0; key < job->config->key_count; key++) {
-            chunk->tokens[key].count = 0;
-            chunk->lengths[key].count = 0;
+            chunk->outputs[key].tokens.count = 0;
+            chunk->outputs[key].lengths.count = 0;
+            chunk->outputs[key].counts.count = 0;
         }
     }
     atomic_store(&job->chunk_taken, 0);
@@ -256,20 +305,18 @@ static enum status write_chunk(struct job *job, const struct chunk *chunk)
         return status_give(&chunk->failure);
     }
     for (size_t key = 0; key < job->config->key_count; key++) {
-        const struct token_buffer *lengths = &chunk->lengths[key];
-        const int32_t *ids = chunk->tokens[key].ids;
+        const struct chunk_output *output = &chunk->outputs[key];
+        const int32_t *ids = output->tokens.ids, *length = output->lengths.ids;
 
-        for (size_t i = 0; i < lengths->count; i++) {
-            size_t length = (size_t)lengths->ids[i];
-
-            if (length > 0) {
-                TRY(st, token_writer_add_sequence(job->writers[key], ids, length), done);
-                ids += length;
+        for (size_t document = 0; document < output->counts.count; document++) {
+            for (int32_t left = output->counts.ids[document]; left > 0; left--) {
+                TRY(st, token_writer_add_sequence(job->writers[key], ids, (size_t)*length), done);
+                ids += *length++;
             }
             TRY(st, token_writer_end_document(job->writers[key]), done);
         }
     }
-    job->documents += chunk->lengths[0].count;
+    job->documents += chunk->outputs[0].counts.count;
 done:
     return st;
 }
@@ -346,8 +393,7 @@ static enum status open_workers(struct job *job)
     job->chunk_capacity = workers * CHUNKS_PER_WORKER;
     TRY(st, mem_alloc(&job->chunks, job->chunk_capacity, sizeof *job->chunks), done);
     for (size_t i = 0; i < job->chunk_capacity; i++) {
-        TRY(st, mem_alloc(&job->chunks[i].tokens, keys, sizeof *job->chunks[i].tokens), done);
-        TRY(st, mem_alloc(&job->chunks[i].lengths, keys, sizeof *job->chunks[i].lengths), done);
+        TRY(st, mem_alloc(&job->chunks[i].outputs, keys, sizeof *job->chunks[i].outputs), done);
     }
 done:
     return st;
@@ -413,12 +459,12 @@ static void close_job(struct job *job)
     for (size_t i = 0; job->chunks != NULL && i < job->chunk_capacity; i++) {
         struct chunk *chunk = &job->chunks[i];
 
-        for (size_t key = 0; chunk->lengths != NULL && key < keys; key++) {
-            token_buffer_deinit(&chunk->tokens[key]);
-            token_buffer_deinit(&chunk->lengths[key]);
+        for (size_t key = 0; chunk->outputs != NULL && key < keys; key++) {
+            token_buffer_deinit(&chunk->outputs[key].tokens);
+            token_buffer_deinit(&chunk->outputs[key].lengths);
+            token_buffer_deinit(&chunk->outputs[key].counts);
         }
-        mem_free(&chunk->tokens);
-        mem_free(&chunk->lengths);
+        mem_free(&chunk->outputs);
     }
     for (int i = 0; job->scratches != NULL && i < job->config->workers; i++) {
         tokenizer_destroy_scratch(job->config->tokenizer, job->scratches[i]);

@@ -2,9 +2,9 @@
  *
  * Before it: the user's JSON lines or plain text. After it: token_file. The output has the bytes
  * that Megatron's tools/preprocess_data.py writes, whatever the number of workers: documents in
- * input order, one sequence each; an empty text is a document without a sequence and gets no end
- * token. Nothing appears under the final names before all of it is durable, and no error leaves
- * anything.
+ * input order, of one sequence each, or of one for each string where the JSON value is a list of
+ * strings; an empty text gives no sequence, a document without a sequence gets no end token.
+ * Nothing appears under the final names before all of it is durable, and no error leaves anything.
  */
 #ifndef TRAIN_DATA_PREPROCESS_H
 #define TRAIN_DATA_PREPROCESS_H
@@ -43,7 +43,7 @@ struct preprocess_config {
 };
 
 /* Input that is not as wanted is STATUS_BAD_DATA and names file and line: a blank or invalid JSON
- * line, no object, a key that is missing or no string, a byte order mark, invalid UTF-8; also an
+ * line, no object, a key that is missing or neither string nor list of strings, a byte order mark, invalid UTF-8; also an
  * output that would have no token at all. Of several bad lines the first is named. */
 enum status preprocess_run(const struct preprocess_config *config) STATUS_MUST_CHECK;
 

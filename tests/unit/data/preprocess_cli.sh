@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# holdfast preprocess as its users meet it: names, exit codes, one line of error, nothing left.
+set -uo pipefail
+bin=$HOLDFAST_BIN/holdfast-preprocess
+refs=$HOLDFAST_TEST_REFS
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+failed=0
+
+claim() {
+    if "${@:2}"; then
+        echo "PASS $1"
+    else
+        echo "FAIL $1"
+        failed=1
+    fi
+}
+
+# refuses CODE PART ARGUMENTS...: exits with CODE, says PART in one line, leaves nothing.
+refuses() {
+    local code=$1 part=$2 output status
+    shift 2
+    output=$("$bin" --output-prefix "$folder/bad" "$@" 2>&1 >/dev/null)
+    status=$?
+    [ "$status" = "$code" ] && grep -qF -- "$part" <<<"$output" && [ "$(wc -l <<<"$output")" = 1 ] &&
+        ! compgen -G "$folder/bad*" >/dev/null || { echo "exit $status: $output"; return 1; }
+}
+
+gpt2=(--tokenizer-type GPT2BPETokenizer --vocab-file "$refs/gpt2_tokenizer/encoder.json"
+    --merge-file "$refs/gpt2_tokenizer/vocab.bpe")
+bytes=(--tokenizer-type ByteTokenizer)
+
+makes_megatrons_pair() {
+    "$bin" --input "$refs/megatron_data/text.jsonl" --output-prefix "$folder/a" "${gpt2[@]}" \
+        --append-eod --workers 2 2>/dev/null &&
+        cmp "$folder/a_text_document.bin" "$refs/megatron_data/text_eod.bin" &&
+        cmp "$folder/a_text_document.idx" "$refs/megatron_data/text_eod.idx"
+}
+
+takes_megatrons_spelling_of_keys() {
+    echo '{"title": "a", "body": "b"}' >"$folder/keys.jsonl"
+    "$bin" --input "$folder/keys.jsonl" --output-prefix "$folder/k" "${bytes[@]}" \
+        --json-keys title body 2>/dev/null && [ -s "$folder/k_title_document.bin" ] &&
+        [ -s "$folder/k_body_document.idx" ] &&
+        "$bin" --input="$folder/keys.jsonl" --output-prefix="$folder/c" "${bytes[@]}" \
+            --json-keys title,body 2>/dev/null && cmp "$folder/c_body_document.bin" "$folder/k_body_document.bin"
+}
+
+takes_plain_text() {
+    printf 'one\n\ntwo\n' >"$folder/plain.txt"
+    "$bin" --input "$folder/plain.txt" --output-prefix "$folder/p" "${bytes[@]}" 2>/dev/null &&
+        [ "$(cat "$folder/p_text_document.bin" | tr -d '\0')" = onetwo ]
+}
+
+printf '{"text": "a"}\n\n' >"$folder/blank.jsonl"
+claim 'makes the pair that Megatron makes' makes_megatrons_pair
+claim 'takes several keys in both spellings' takes_megatrons_spelling_of_keys
+claim 'takes .txt as plain text' takes_plain_text
+claim 'prints help' grep -q -- --json-keys <("$bin" --help)
+claim 'refuses a blank line' refuses 1 "blank.jsonl' line 2" --input "$folder/blank.jsonl" "${bytes[@]}"
+claim 'refuses a missing input' refuses 1 'none.jsonl' --input "$folder/none.jsonl" "${bytes[@]}"
+claim 'refuses no input option' refuses 2 '--input' "${bytes[@]}"
+claim 'refuses a tokenizer without files' refuses 2 '--vocab-file' --input "$folder/blank.jsonl"
+claim 'refuses an unknown option' refuses 2 'workrs' --input "$folder/blank.jsonl" --workrs 2
+claim 'refuses a stray argument' refuses 2 "'stray'" --input "$folder/blank.jsonl" "${bytes[@]}" stray
+claim 'refuses a key given twice' refuses 2 "'a' given twice" --input "$folder/blank.jsonl" \
+    "${bytes[@]}" --json-keys a,a
+claim 'refuses a key that names a folder' refuses 2 "'a/b'" --input "$folder/blank.jsonl" \
+    "${bytes[@]}" --json-keys a/b
+claim 'refuses several keys of plain text' refuses 2 'plain text' --input "$folder/plain.txt" \
+    "${bytes[@]}" --json-keys a,b
+exit "$failed"

@@ -1,0 +1,175 @@
+/* Claims about the loader: samples through data_source, ids that are checked, mock data. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "ckpt/base/mem.h"
+#include "tests/support/npy.h"
+#include "tests/unit/data/data_support.h"
+#include "train/data/data_loader.h"
+
+#define LENGTH 64
+
+static struct data_config make_config(void)
+{
+    return (struct data_config){
+        .path = support_ref("megatron_data/text_eod"),
+        .split = "99,1,0",
+        .sequence_length = LENGTH,
+        .seed = 1234,
+        .vocab_size = 50257,
+        .samples = {400, 8, 0},
+    };
+}
+
+static void check_refused(const struct data_config *config, enum data_split split,
+                          enum status wanted, const char *part)
+{
+    struct data_source source;
+
+    cr_assert_eq(data_loader_open(config, split, &source), wanted, "%s", status_last()->message);
+    cr_assert(support_message_has(part));
+    cr_assert_null(source.get);
+    cr_assert_eq(mem_used_bytes(), 0);
+}
+
+Test(data_loader, samples_are_megatrons)
+{
+    struct data_config config = make_config();
+    const char *names[] = {"train", "valid"};
+
+    for (int split = DATA_TRAIN; split <= DATA_VALID; split++) {
+        struct data_source source;
+        struct npy tokens;
+
+        cr_assert_eq(
+            npy_read_ref(support_path("megatron_data/samples_text_eod/%s_tokens.npy", names[split]),
+                         &tokens),
+            STATUS_OK);
+        cr_assert_eq(data_loader_open(&config, split, &source), STATUS_OK);
+        for (uint64_t sample = 0; sample < tokens.shape[0]; sample++) {
+            int32_t got[LENGTH + 1];
+
+            cr_assert_eq(source.get(source.context, sample, got), STATUS_OK);
+            cr_assert_arr_eq(got, (int32_t *)tokens.elements + sample * (LENGTH + 1), sizeof got);
+        }
+        data_loader_close(&source);
+        npy_deinit(&tokens);
+    }
+    cr_assert_eq(mem_used_bytes(), 0);
+}
+
+Test(data_loader, split_asked_for_nothing_is_not_opened)
+{
+    struct data_config config = make_config();
+    struct data_source source;
+
+    cr_assert_eq(data_loader_open(&config, DATA_TEST, &source), STATUS_OK);
+    cr_assert_null(source.get);
+    data_loader_close(&source);
+}
+
+Test(data_loader, sample_beyond_the_index_is_an_error)
+{
+    struct data_config config = make_config();
+    struct data_source source;
+    int32_t got[LENGTH + 1];
+
+    cr_assert_eq(data_loader_open(&config, DATA_TRAIN, &source), STATUS_OK);
+    cr_assert_eq(source.get(source.context, 531, got), STATUS_OK);
+    cr_assert_eq(source.get(source.context, 532, got), STATUS_BAD_DATA);
+    cr_assert(support_message_has("532"));
+    data_loader_close(&source);
+}
+
+Test(data_loader, ids_beyond_the_vocabulary_are_refused)
+{
+    struct data_config config = make_config();
+
+    config.vocab_size = 50256;
+    check_refused(&config, DATA_TRAIN, STATUS_BAD_DATA, "token id 50256 in ");
+    check_refused(&config, DATA_TRAIN, STATUS_BAD_DATA, "vocabulary of 50256");
+}
+
+Test(data_loader, missing_files_are_refused)
+{
+    struct data_config config = make_config();
+
+    config.path = "no/such/data";
+    check_refused(&config, DATA_TRAIN, STATUS_NOT_FOUND, "'no/such/data.bin'");
+}
+
+Test(data_loader, empty_split_that_is_asked_for_samples_is_refused)
+{
+    struct data_config config = make_config();
+
+    config.split = "949,50,1";
+    config.samples[DATA_TEST] = 8;
+    check_refused(&config, DATA_TEST, STATUS_BAD_DATA, "split 'test'");
+}
+
+Test(data_loader, pair_without_tokens_is_refused)
+{
+    char folder[SUPPORT_PATH_MAX];
+    struct data_config config = make_config();
+    struct token_writer *writer = NULL;
+
+    support_make_folder(folder);
+    config.path = support_path("%s/empty", folder);
+    cr_assert_eq(token_writer_create(fs_posix(), config.path, TOKEN_UINT16, &writer), STATUS_OK);
+    cr_assert_eq(token_writer_end_document(writer), STATUS_OK);
+    cr_assert_eq(token_writer_finish(writer), STATUS_OK);
+    cr_assert_eq(token_writer_publish(writer), STATUS_OK);
+    token_writer_destroy(writer);
+    check_refused(&config, DATA_TRAIN, STATUS_BAD_DATA, "no tokens in ");
+    support_remove_folder(folder);
+}
+
+Test(data_loader, mock_data_counts_and_depends_on_seed_split_and_sample_only)
+{
+    struct data_config config = make_config();
+    struct data_source sources[3];
+    int32_t first[LENGTH + 1], again[LENGTH + 1];
+    int same[3] = {0};
+
+    config.path = NULL;
+    cr_assert_eq(data_loader_open(&config, DATA_TRAIN, &sources[0]), STATUS_OK);
+    cr_assert_eq(data_loader_open(&config, DATA_VALID, &sources[1]), STATUS_OK);
+    config.seed++;
+    cr_assert_eq(data_loader_open(&config, DATA_TRAIN, &sources[2]), STATUS_OK);
+    for (uint64_t sample = 0; sample < 100; sample++) {
+        cr_assert_eq(sources[0].get(sources[0].context, sample, first), STATUS_OK);
+        int32_t stride = (first[1] - first[0] + 256) % 256;
+        cr_assert(stride >= 1 && stride <= 3);
+        for (int i = 1; i <= LENGTH; i++) {
+            cr_assert_eq(first[i], (first[i - 1] + stride) % 256);
+        }
+        for (int i = 0; i < 3; i++) {
+            cr_assert_eq(sources[i].get(sources[i].context, sample, again), STATUS_OK);
+            same[i] += memcmp(first, again, sizeof first) == 0;
+        }
+    }
+    cr_assert_eq(same[0], 100);
+    cr_assert_lt(same[1], 10);
+    cr_assert_lt(same[2], 10);
+    for (int i = 0; i < 3; i++) {
+        data_loader_close(&sources[i]);
+    }
+}
+
+Test(data_loader, mock_ids_stay_below_a_small_vocabulary)
+{
+    struct data_config config = make_config();
+    struct data_source source;
+    int32_t got[LENGTH + 1];
+
+    config.path = NULL;
+    config.vocab_size = 7;
+    cr_assert_eq(data_loader_open(&config, DATA_TRAIN, &source), STATUS_OK);
+    for (uint64_t sample = 0; sample < 20; sample++) {
+        cr_assert_eq(source.get(source.context, sample, got), STATUS_OK);
+        for (int i = 0; i <= LENGTH; i++) {
+            cr_assert(got[i] >= 0 && got[i] < 7);
+        }
+    }
+    data_loader_close(&source);
+}
