@@ -1,0 +1,53 @@
+/* The log lines against Megatron's, letter by letter. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "train/metrics/log_line.h"
+
+Test(log_line, training_line_is_megatrons_to_the_letter)
+{
+    char text[LOG_LINE_TEXT_MAX];
+    struct log_line line = {.wall_ns = 1796096659123456789,
+                            .step = 10,
+                            .train_steps = 200,
+                            .consumed_samples = 160,
+                            .step_ms = 31.25,
+                            .learning_rate = 1e-3 / 3,
+                            .global_batch = 16,
+                            .loss = 5.5312345,
+                            .grad_norm = 1.2345};
+
+    setenv("TZ", "UTC", 1);
+    tzset();
+    log_line_format(&line, text);
+    cr_assert_str_eq(
+        text, " [2026-12-01 03:44:19.123456] iteration       10/     200 | consumed samples:"
+              "          160 | elapsed time per iteration (ms): 31.2 | learning rate: 3.333333E-04"
+              " | global batch size:    16 | lm loss: 5.531235E+00 | loss scale: 1.0 |"
+              " grad norm: 1.234 | number of skipped iterations:   0 |"
+              " number of nan iterations:   0 |");
+}
+
+Test(log_line, validation_stands_between_two_rules)
+{
+    char text[LOG_LINE_TEXT_MAX];
+    const char *line = " validation loss at iteration 100 | lm loss value: 2.000000E+00 |"
+                       " lm loss PPL: 7.389056E+00 | ";
+    char rule[128] = {0}, expected[512];
+
+    memset(rule, '-', strlen(line) + 1);
+    snprintf(expected, sizeof(expected), "%s\n%s\n%s", rule, line, rule);
+    log_line_format_validation(100, 2.0, text);
+    cr_assert_str_eq(text, expected);
+}
+
+Test(log_line, perplexity_is_cut_at_the_exponential_of_20)
+{
+    char text[LOG_LINE_TEXT_MAX];
+
+    log_line_format_validation(1, 1000.0, text);
+    cr_assert(strstr(text, "lm loss PPL: 4.851652E+08") != NULL, "%s", text);
+}

@@ -1,0 +1,165 @@
+/* Megatron's rules about flags: what is refused, with which numbers, and what is derived. */
+#include <criterion/criterion.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include "train/train_options.h"
+
+#define ARGS_MAX 64
+
+static const char *const base[] = {"--num-layers",
+                                   "4",
+                                   "--hidden-size",
+                                   "64",
+                                   "--num-attention-heads",
+                                   "4",
+                                   "--seq-length",
+                                   "32",
+                                   "--max-position-embeddings",
+                                   "32",
+                                   "--vocab-size",
+                                   "100",
+                                   "--micro-batch-size",
+                                   "2",
+                                   "--lr",
+                                   "1e-3",
+                                   "--mock-data"};
+
+static struct train_options options;
+static struct train_plan plan;
+
+/* Parses the base and further words (ended by NULL), then resolves for `ranks`. */
+static enum status resolve(int ranks, ...)
+{
+    const char *texts[ARGS_MAX];
+    char *argv[ARGS_MAX] = {(char *)"holdfast-train"};
+    struct option_positionals positionals = {.texts = texts};
+    int argc = 1;
+    bool help = false;
+    va_list words;
+
+    for (size_t i = 0; i < sizeof(base) / sizeof(base[0]); i++) {
+        argv[argc++] = (char *)base[i];
+    }
+    va_start(words, ranks);
+    for (char *word = va_arg(words, char *); word != NULL; word = va_arg(words, char *)) {
+        argv[argc++] = word;
+    }
+    va_end(words);
+    memset(&options, 0, sizeof(options));
+    enum status st = options_parse(&train_options_table, argc, argv, &options, &positionals, &help);
+    cr_assert_eq(st, STATUS_OK, "%s", status_last()->message);
+    return train_options_resolve(&options, ranks, &plan);
+}
+
+static void expect_message(const char *a, const char *b)
+{
+    const char *message = status_last()->message;
+
+    cr_assert(strstr(message, a) != NULL && strstr(message, b) != NULL,
+              "'%s' names not both '%s' and '%s'", message, a, b);
+}
+
+Test(train_options, derives_what_is_left_out)
+{
+    cr_assert_eq(resolve(8, "--train-iters", "10", "--tensor-model-parallel-size", "2", NULL),
+                 STATUS_OK);
+    cr_assert(plan.layout.tp == 2 && plan.layout.pp == 1 && plan.layout.dp == 4);
+    cr_assert_eq(options.ffn_hidden_size, 256);
+    cr_assert_eq(options.global_batch_size, 8);
+    cr_assert_eq(options.lr_decay_iters, 10);
+    cr_assert_eq(plan.micro_batches, 1);
+    cr_assert_eq(plan.train_steps, 10);
+    cr_assert_eq(plan.schedule.decay_samples, 80);
+    cr_assert(options.adam_beta2 == 0.999 && options.clip_grad == 1.0 && options.seed == 1234);
+}
+
+Test(train_options, batch_follows_from_accumulation_and_accumulation_from_batch)
+{
+    cr_assert_eq(resolve(2, "--train-iters", "1", "--global-batch-size", "24", NULL), STATUS_OK);
+    cr_assert_eq(plan.micro_batches, 6);
+    cr_assert_eq(resolve(2, "--train-iters", "1", "--gradient-accumulation-steps", "3", NULL),
+                 STATUS_OK);
+    cr_assert_eq(options.global_batch_size, 12);
+    cr_assert_eq(plan.micro_batches, 3);
+}
+
+Test(train_options, samples_make_steps_and_schedule)
+{
+    cr_assert_eq(resolve(1, "--train-samples", "101", "--global-batch-size", "4",
+                         "--lr-warmup-fraction", "0.1", NULL),
+                 STATUS_OK);
+    cr_assert_eq(plan.train_steps, 25);
+    cr_assert_eq(plan.schedule.decay_samples, 101);
+    cr_assert_float_eq(plan.schedule.warmup_samples, 10.1, 1e-12);
+}
+
+Test(train_options, old_spellings_are_known)
+{
+    cr_assert_eq(resolve(2, "--train-iters", "1", "--model-parallel-size", "2", NULL), STATUS_OK);
+    cr_assert_eq(plan.layout.tp, 2);
+    cr_assert_eq(resolve(2, "--train_iters=1", "--batch-size", "1", NULL), STATUS_OK);
+    cr_assert_eq(options.micro_batch_size, 1);
+}
+
+Test(train_options, refuses_shapes_that_do_not_divide)
+{
+    cr_assert_eq(resolve(1, "--train-iters", "1", "--hidden-size", "66", NULL), STATUS_USAGE);
+    expect_message("66", "--num-attention-heads 4");
+    cr_assert_eq(resolve(1, "--train-iters", "1", "--seq-length", "33", NULL), STATUS_USAGE);
+    expect_message("--seq-length 33", "32");
+    cr_assert_eq(resolve(3, "--train-iters", "1", "--tensor-model-parallel-size", "3", NULL),
+                 STATUS_USAGE);
+    expect_message("--num-attention-heads 4", "3");
+    cr_assert_eq(resolve(2, "--train-iters", "1", "--tensor-model-parallel-size", "2",
+                         "--ffn-hidden-size", "129", NULL),
+                 STATUS_USAGE);
+    expect_message("129", "2");
+    cr_assert_eq(resolve(5, "--train-iters", "1", "--pipeline-model-parallel-size", "5", NULL),
+                 STATUS_USAGE);
+    expect_message("5", "--num-layers 4");
+    cr_assert_eq(resolve(6, "--train-iters", "1", "--tensor-model-parallel-size", "4", NULL),
+                 STATUS_USAGE);
+    expect_message("6 ranks", "4");
+}
+
+Test(train_options, refuses_batches_that_do_not_divide_naming_all_three)
+{
+    cr_assert_eq(resolve(3, "--train-iters", "1", "--global-batch-size", "8", NULL), STATUS_USAGE);
+    expect_message("--global-batch-size 8", "--micro-batch-size 2 x DP 3");
+    cr_assert_eq(resolve(1, "--train-iters", "1", "--global-batch-size", "8",
+                         "--gradient-accumulation-steps", "3", NULL),
+                 STATUS_USAGE);
+    expect_message("8", "is 6");
+}
+
+Test(train_options, refuses_two_lengths_or_none)
+{
+    cr_assert_eq(resolve(1, NULL), STATUS_USAGE);
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--train-samples", "50", NULL), STATUS_USAGE);
+    expect_message("--train-iters 5", "--train-samples 50");
+    cr_assert_eq(resolve(1, "--train-samples", "50", "--lr-warmup-iters", "2", NULL), STATUS_USAGE);
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--lr-decay-samples", "2", NULL), STATUS_USAGE);
+}
+
+Test(train_options, refuses_schedules_that_contradict_themselves)
+{
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--lr-warmup-iters", "5", NULL), STATUS_USAGE);
+    cr_assert_eq(resolve(1, "--train-iters", "50", "--lr-warmup-iters", "5", "--lr-warmup-fraction",
+                         "0.1", NULL),
+                 STATUS_USAGE);
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--min-lr", "0.01", NULL), STATUS_USAGE);
+    expect_message("--min-lr 0.01", "--lr 0.001");
+}
+
+Test(train_options, refuses_checkpoint_flags_that_need_each_other)
+{
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--save", "x", NULL), STATUS_USAGE);
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--save-interval", "2", NULL), STATUS_USAGE);
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--save", "x", "--save-interval", "4",
+                         "--keep-last", "2", "--keep-every", "6", NULL),
+                 STATUS_USAGE);
+    expect_message("--keep-every 6", "--save-interval 4");
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--ckpt-step", "3", NULL), STATUS_USAGE);
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--data-path", "x", NULL), STATUS_USAGE);
+}
