@@ -1,0 +1,39 @@
+/* The commands of `holdfast backup`, each from open to close; backup_main.c parses and exits.
+ *
+ * Before it: backup_main. After it: remote_catalog, sync_plan, transfer. Results are printed to
+ * stdout, as a line a checkpoint, or as JSON lines with a "type".
+ */
+#ifndef BACKUP_COMMANDS_H
+#define BACKUP_COMMANDS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ckpt/base/status.h"
+
+#define COMMANDS_GIVEN_MAX 8
+
+struct backup_options {
+    int64_t step; /* -1: the newest */
+    int64_t jobs;
+    int64_t keep_last; /* push: 0 prunes nothing */
+    bool all, json, quick, dry_run;
+    bool given[COMMANDS_GIVEN_MAX];
+};
+
+/* Pushes one step, or all that are not there. STATUS_PARTIAL: some of them could not be. */
+enum status backup_push(const struct backup_options *options, const char *save, const char *dest)
+    STATUS_MUST_CHECK;
+/* Restores one step into `save` by one rename. STATUS_EXISTS: another checkpoint of that step is
+ * there. */
+enum status backup_pull(const struct backup_options *options, const char *dest, const char *save)
+    STATUS_MUST_CHECK;
+enum status backup_list(const struct backup_options *options, const char *dest, const char *unused)
+    STATUS_MUST_CHECK;
+/* STATUS_CORRUPT when any checked step is damaged; all are checked first. */
+enum status backup_verify(const struct backup_options *options, const char *dest,
+                          const char *unused) STATUS_MUST_CHECK;
+enum status backup_prune(const struct backup_options *options, const char *dest,
+                         const char *unused) STATUS_MUST_CHECK;
+
+#endif
