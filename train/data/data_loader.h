@@ -29,9 +29,9 @@ struct data_config {
     const char *split; /* "969,30,1" */
     int64_t sequence_length;
     uint64_t seed;
-    int64_t vocab_size;                 /* true size; a token id beyond it is STATUS_BAD_DATA */
-    uint64_t samples[DATA_SPLIT_COUNT]; /* how many each split must give (train-iters x global
-                                         * batch, ...); 0: the split is not opened */
+    int64_t vocab_size; /* true size; a token id beyond it is STATUS_BAD_DATA */
+    /* How many each split must give (train-iters x global batch, ...); 0: it is not opened. */
+    uint64_t samples[DATA_SPLIT_COUNT];
 };
 
 /* Mock data: sample n counts from a start drawn from (seed, split, n) by a stride of 1, 2 or 3,

@@ -30,21 +30,22 @@ struct preprocess_config {
     struct fs *fs; /* for the output */
     const char *input;
     enum preprocess_format format;
-    const char *const *keys;   /* each makes a pair; of text formats there is one, which
-                                         * only names the pair */
+    /* Each makes a pair; text formats have one, which only names the pair. */
+    const char *const *keys;
     size_t key_count;          /* 1 .. PREPROCESS_KEYS_MAX */
     const char *output_prefix; /* the pairs are PREFIX_KEY_document.idx and .bin */
     const struct tokenizer *tokenizer;
     bool append_end_of_document;
-    int workers;               /* 1 .. THREAD_COUNT_MAX */
-    int64_t log_interval;      /* documents between progress lines, at most one a second;
-                                         * 0: none */
+    int workers; /* 1 .. THREAD_COUNT_MAX */
+    /* Documents between progress lines, which come at most once a second; 0: none. */
+    int64_t log_interval;
     bool (*should_stop)(void); /* asked now and then; true ends in STATUS_INTERRUPTED */
 };
 
 /* Input that is not as wanted is STATUS_BAD_DATA and names file and line: a blank or invalid JSON
- * line, no object, a key that is missing or neither string nor list of strings, a byte order mark, invalid UTF-8; also an
- * output that would have no token at all. Of several bad lines the first is named. */
+ * line, no object, a key that is missing or neither string nor list of strings, a byte order mark,
+ * invalid UTF-8; also an output that would have no token at all. Of several bad lines the first is
+ * named. */
 enum status preprocess_run(const struct preprocess_config *config) STATUS_MUST_CHECK;
 
 #endif

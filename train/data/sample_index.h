@@ -34,9 +34,9 @@ struct sample_index {
     uint64_t document_count; /* sequences x epochs */
     uint64_t sample_count;   /* at least those asked for */
     int32_t *documents;      /* [document_count]: a sequence's number in the file */
-    int32_t (*samples)[2];   /* [sample_count + 1]: where a sample starts: index into
-                                         * documents, and token within that sequence */
-    uint32_t *shuffle;       /* [sample_count]: index into samples */
+    /* [sample_count + 1]: where a sample starts: index into documents, token in that sequence. */
+    int32_t (*samples)[2];
+    uint32_t *shuffle; /* [sample_count]: index into samples */
 };
 
 const char *sample_split_name(enum data_split split); /* "train", "valid", "test" */

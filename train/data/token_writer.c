@@ -248,6 +248,8 @@ enum status token_writer_publish(struct token_writer *writer)
     }
     TRY(st, fs_rename(writer->fs, writer->tokens.path, writer->tokens.final_path), done);
     mem_free(&writer->tokens.path);
+    /* Each step durable before the next: a disk may keep the later of two names only. */
+    TRY(st, fs_sync_dir(writer->fs, directory), done);
     TRY(st, fs_rename(writer->fs, writer->index.path, writer->index.final_path), done);
     mem_free(&writer->index.path);
     TRY(st, fs_sync_dir(writer->fs, directory), done);

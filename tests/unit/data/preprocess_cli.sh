@@ -52,10 +52,33 @@ takes_plain_text() {
         [ "$(cat "$folder/p_text_document.bin" | tr -d '\0')" = onetwo ]
 }
 
+# interrupted SIGNAL CODE: sends SIGNAL once the output is begun; exits with CODE, no pair appears.
+interrupted() {
+    local status=0
+    "$bin" --input "$folder/long.jsonl" --output-prefix "$folder/i$1" "${gpt2[@]}" --workers 1 \
+        2>/dev/null &
+    until compgen -G "$folder/i$1*.idx.*" >/dev/null || ! kill -0 $! 2>/dev/null; do
+        sleep 0.01
+    done
+    kill -s "$1" $!
+    wait $! 2>/dev/null || status=$?
+    [ "$status" = "$2" ] && [ ! -e "$folder/i$1_text_document.idx" ] &&
+        [ ! -e "$folder/i$1_text_document.bin" ]
+}
+
+stops_on_a_signal() {
+    interrupted TERM 130 && interrupted INT 130 && ! compgen -G "$folder/i*" >/dev/null
+}
+
+for ((i = 0; i < 600; i++)); do
+    cat "$refs/megatron_data/text.jsonl"
+done >"$folder/long.jsonl"
 printf '{"text": "a"}\n\n' >"$folder/blank.jsonl"
 claim 'makes the pair that Megatron makes' makes_megatrons_pair
 claim 'takes several keys in both spellings' takes_megatrons_spelling_of_keys
 claim 'takes .txt as plain text' takes_plain_text
+claim 'stops on a signal and leaves nothing' stops_on_a_signal
+claim 'killed, leaves nothing that looks whole' interrupted KILL 137
 claim 'prints help' grep -q -- --json-keys <("$bin" --help)
 claim 'refuses a blank line' refuses 1 "blank.jsonl' line 2" --input "$folder/blank.jsonl" "${bytes[@]}"
 claim 'refuses a missing input' refuses 1 'none.jsonl' --input "$folder/none.jsonl" "${bytes[@]}"

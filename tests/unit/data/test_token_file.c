@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ckpt/base/mem.h"
+#include "tests/support/fs_sim.h"
 #include "tests/unit/data/data_support.h"
 #include "train/data/token_format.h"
 
@@ -276,4 +278,122 @@ Test(token_file, vocabularies_choose_the_type_as_megatron_does)
 {
     cr_assert_eq(token_type_for_vocab(65499), TOKEN_UINT16);
     cr_assert_eq(token_type_for_vocab(65500), TOKEN_INT32);
+}
+
+/* A pair of `count` sequences of `id`, written as "/d/pair". */
+static enum status write_simulated(struct fs *fs, int32_t id, size_t count)
+{
+    struct token_writer *writer = NULL;
+    enum status st = STATUS_OK;
+
+    TRY(st, token_writer_create(fs, "/d/pair", TOKEN_UINT16, &writer), done);
+    for (size_t i = 0; i < count; i++) {
+        TRY(st, token_writer_add_sequence(writer, &id, 1), done);
+        TRY(st, token_writer_end_document(writer), done);
+    }
+    TRY(st, token_writer_finish(writer), done);
+    TRY(st, token_writer_publish(writer), done);
+done:
+    token_writer_destroy(writer);
+    return st;
+}
+
+static struct fs_sim *make_simulated(void)
+{
+    struct fs_sim *sim = fs_sim_create();
+
+    cr_assert_eq(fs_mkdir(fs_sim_fs(sim), "/d"), STATUS_OK);
+    cr_assert_eq(fs_sync_dir(fs_sim_fs(sim), "/"), STATUS_OK);
+    return sim;
+}
+
+struct pair_bytes {
+    char *bytes[2]; /* .idx, .bin; NULL: not there */
+    size_t counts[2];
+};
+
+static struct pair_bytes read_simulated(struct fs *fs)
+{
+    static const char *const paths[2] = {"/d/pair.idx", "/d/pair.bin"};
+    struct pair_bytes pair = {0};
+
+    for (int i = 0; i < 2; i++) {
+        if (fs_exists(fs, paths[i])) {
+            cr_assert_eq(fs_read_file(fs, paths[i], 1 << 20, &pair.bytes[i], &pair.counts[i]),
+                         STATUS_OK);
+        }
+    }
+    return pair;
+}
+
+static void free_pair(struct pair_bytes *pair)
+{
+    mem_free(&pair->bytes[0]);
+    mem_free(&pair->bytes[1]);
+}
+
+static bool same_pair(const struct pair_bytes *a, const struct pair_bytes *b)
+{
+    for (int i = 0; i < 2; i++) {
+        if (a->bytes[i] == NULL || a->counts[i] != b->counts[i] ||
+            memcmp(a->bytes[i], b->bytes[i], a->counts[i]) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Writes the old pair, then the new one with call `n` failing or the power cut before it, and
+ * checks that an index, if there is one, stands beside its own tokens. True: n was too late. */
+static bool check_interrupted(uint64_t n, bool cut, uint64_t seed, const struct pair_bytes *old,
+                              const struct pair_bytes *new)
+{
+    struct fs_sim *sim = make_simulated();
+    struct fs *fs = fs_sim_fs(sim);
+
+    cr_assert_eq(write_simulated(fs, 1, 5), STATUS_OK);
+    if (cut) {
+        fs_sim_cut_at(sim, n);
+    } else {
+        fs_sim_fail_at(sim, n, STATUS_NO_SPACE);
+    }
+    enum status st = write_simulated(fs, 2, 7);
+    if (cut) {
+        fs_sim_crash(sim, seed);
+    } else {
+        fs_sim_fail_at(sim, 0, STATUS_OK);
+    }
+    struct pair_bytes found = read_simulated(fs);
+    bool is_new = same_pair(&found, new);
+
+    cr_assert(found.bytes[0] == NULL || is_new || same_pair(&found, old), "call %zu, seed %zu",
+              (size_t)n, (size_t)seed);
+    cr_assert(st != STATUS_OK || is_new, "call %zu, seed %zu: success is durable", (size_t)n,
+              (size_t)seed);
+    free_pair(&found);
+    fs_sim_destroy(sim);
+    return st == STATUS_OK;
+}
+
+Test(token_file, interrupted_writer_leaves_the_old_pair_the_new_one_or_no_index)
+{
+    struct pair_bytes pairs[2];
+
+    for (int i = 0; i < 2; i++) {
+        struct fs_sim *sim = make_simulated();
+
+        cr_assert_eq(write_simulated(fs_sim_fs(sim), i + 1, i == 0 ? 5 : 7), STATUS_OK);
+        pairs[i] = read_simulated(fs_sim_fs(sim));
+        fs_sim_destroy(sim);
+    }
+    bool done = false;
+    for (uint64_t n = 1; !done; n++) {
+        done = check_interrupted(n, false, 0, &pairs[0], &pairs[1]);
+        for (uint64_t seed = 1; seed <= 50; seed++) {
+            done = check_interrupted(n, true, seed, &pairs[0], &pairs[1]) && done;
+        }
+        cr_assert_lt(n, 100);
+    }
+    free_pair(&pairs[0]);
+    free_pair(&pairs[1]);
 }
