@@ -66,8 +66,8 @@ enum status catalog_prune(struct fs *fs, const char *save, uint64_t keep_last, u
  * file SAVE/.pins/step_N.<host>.<pid>.<nonce> whose counter its owner moves; stale ones (process
  * gone on this host, or unchanged for LEASE_STALE_MS on the observer's clock) are ignored and
  * removed by prune. A directory that this user cannot write, or a full disk, gives no pin
- * (STATUS_OK and *out_pin NULL): a load must not fail for it. STATUS_NOT_FOUND: the step was pruned before the
- * pin stood; choose another. */
+ * (STATUS_OK and *out_pin NULL): a load must not fail for it. STATUS_NOT_FOUND: the step was
+ * pruned before the pin stood; choose another. */
 struct catalog_pin;
 enum status catalog_pin_create(struct fs *fs, const char *save, uint64_t step,
                                struct catalog_pin **out_pin) STATUS_MUST_CHECK;
