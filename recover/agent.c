@@ -211,7 +211,9 @@ static void tell_last_lines(const struct agent *agent, int rank)
     char path[FS_PATH_MAX];
 
     run_dir_log_path(agent->dir.path, agent->dir.generation, rank, path);
-    log_info("last lines of rank %d, from '%s':", rank, path);
+    if (log_merge_tail(agent->logs, rank, 0) != NULL) {
+        log_info("last lines of rank %d, from '%s':", rank, path);
+    }
     for (int i = 0; (line = log_merge_tail(agent->logs, rank, i)) != NULL; i++) {
         log_info("    %s", line);
     }

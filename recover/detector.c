@@ -374,13 +374,24 @@ static bool all_clean(const struct detector *detector, bool *out_saved)
     return true;
 }
 
-/* Whether anything happened but clean leaves and the agent's own order. */
+/* Whether anything happened but clean leaves, the agent's own order and what follows from it. */
 static bool any_failure(const struct detector *detector)
 {
-    for (int i = 0; i < detector->rank_count; i++) {
-        const struct detector_exit *exit = &detector->ranks[i].exit;
+    int ordered_at = detector->exit_count;
 
-        if (!detector_exit_is_clean(exit) && suspicion_of(exit) != SUSPICION_TEARDOWN) {
+    for (int i = 0; i < detector->rank_count; i++) {
+        const struct detector_rank *rank = &detector->ranks[i];
+
+        if (suspicion_of(&rank->exit) == SUSPICION_TEARDOWN && rank->exit_order < ordered_at) {
+            ordered_at = rank->exit_order;
+        }
+    }
+    for (int i = 0; i < detector->rank_count; i++) {
+        const struct detector_rank *rank = &detector->ranks[i];
+        enum suspicion suspicion = suspicion_of(&rank->exit);
+
+        if (suspicion != SUSPICION_TEARDOWN && !detector_exit_is_clean(&rank->exit) &&
+            (suspicion != SUSPICION_CASCADE || rank->exit_order < ordered_at)) {
             return true;
         }
     }

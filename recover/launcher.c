@@ -319,7 +319,7 @@ int launcher_end_strays(int64_t timeout_ms)
             return count; /* ECHILD: nobody is left */
         }
         if (info.si_pid != 0) {
-            count++;
+            count += info.si_code == CLD_KILLED; /* others had ended by themselves */
         } else if (deadline_passed(deadline)) {
             return count;
         } else {

@@ -64,7 +64,7 @@ bool launcher_peek_exit(const struct launch_child *child, int *out_signal, int *
 void launcher_reap(struct launch_child *child);
 /* Closes what is open. Takes LAUNCH_CHILD_NONE too. */
 void launcher_close(struct launch_child *child);
-/* Kills and reaps whatever descendants are left, for at most timeout_ms; how many there were. */
+/* Kills and reaps whatever descendants are left, for at most timeout_ms; how many lived. */
 int launcher_end_strays(int64_t timeout_ms);
 
 #endif

@@ -16,6 +16,7 @@
 #include "recover/run_dir.h"
 
 #define PREFIX_MAX 64
+#define LINE_WAIT_MS 20
 
 struct line { /* an unfinished one */
     char *bytes;
@@ -39,6 +40,8 @@ struct log_merge {
     int rank_count;
     char *queue; /* queue[queue_begin .. queue_end) waits */
     size_t queue_begin, queue_end, queue_capacity;
+    bool in_line;      /* the last byte written was no line's end */
+    bool stuck;        /* ... and the reader did not take more in time */
     uint64_t left_out; /* lines since the queue was full */
 };
 
@@ -255,19 +258,31 @@ bool log_merge_pending(const struct log_merge *merge)
     return merge->queue_end > merge->queue_begin;
 }
 
-/* At most PIPE_BUF bytes after a poll that said "writable" do not block, on a pipe or a terminal;
- * the descriptor itself is shared with others and must stay blocking. */
+/* What to write at once: whole lines if one fits into PIPE_BUF bytes. So many bytes do not block
+ * after a poll that said "writable", on a pipe or a terminal; the descriptor itself is shared with
+ * others and must stay blocking. */
+static size_t next_part(const struct log_merge *merge)
+{
+    size_t waiting = merge->queue_end - merge->queue_begin;
+    size_t part = waiting < PIPE_BUF ? waiting : PIPE_BUF;
+    const char *begin = merge->queue + merge->queue_begin;
+    const char *newline = memrchr(begin, '\n', part);
+
+    return newline != NULL ? (size_t)(newline - begin) + 1 : part;
+}
+
+/* A line begun gets a moment to end, so that lines of this process's own log, which may go to the
+ * same reader, do not come into its middle; once, until the reader takes something again. */
 void log_merge_flush(struct log_merge *merge)
 {
     while (log_merge_pending(merge)) {
         struct pollfd out = {.fd = merge->out_fd, .events = POLLOUT};
-        size_t waiting = merge->queue_end - merge->queue_begin;
 
-        if (poll(&out, 1, 0) <= 0) {
+        if (poll(&out, 1, merge->in_line && !merge->stuck ? LINE_WAIT_MS : 0) <= 0) {
+            merge->stuck = merge->in_line;
             break;
         }
-        ssize_t written = write(merge->out_fd, merge->queue + merge->queue_begin,
-                                waiting < PIPE_BUF ? waiting : PIPE_BUF);
+        ssize_t written = write(merge->out_fd, merge->queue + merge->queue_begin, next_part(merge));
 
         if (written < 0 && errno != EINTR && errno != EAGAIN) {
             merge->out_closed = true; /* the files go on */
@@ -276,6 +291,8 @@ void log_merge_flush(struct log_merge *merge)
             break;
         } else {
             merge->queue_begin += (size_t)written;
+            merge->in_line = merge->queue[merge->queue_begin - 1] != '\n';
+            merge->stuck = false;
         }
     }
     if (!log_merge_pending(merge)) {

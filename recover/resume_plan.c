@@ -80,9 +80,11 @@ static bool plan_end(const struct verdict *verdict, int64_t committed_step, bool
         set_plan(plan, RESUME_DONE, STATUS_STOPPED, "all ranks saved and stopped");
         return true;
     case VERDICT_ENDED:
-        set_plan(plan, RESUME_DONE, STATUS_INTERRUPTED,
-                 "ranks were ended before they had saved; newest committed step %lld",
-                 (long long)committed_step);
+        if (!verdict->any_step && committed_step >= 0) {
+            set_plan(plan, RESUME_DONE, STATUS_STOPPED, "stopped before the first new step");
+        } else {
+            set_plan(plan, RESUME_DONE, STATUS_INTERRUPTED, "ended before they had saved");
+        }
         return true;
     default:
         break;

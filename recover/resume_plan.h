@@ -3,7 +3,8 @@
  * Before it: the detector's verdict and what is known to be committed. After it: agent.c does it.
  *
  * Rules, the first that fits:
- *   1. all ranks left well: done, with 0 or with STOPPED (75);
+ *   1. all ranks left well: done, with 0 or with STOPPED (75); ended by the agent's order before
+ *      they had saved: INTERRUPTED (130), unless they had not done anything yet;
  *   2. the agent was asked to stop: done, no restart;
  *   3. the cause's status says that it would fail again the same way (RETRY_NEVER: usage, options,
  *      no checkpoint, not the owner, corrupt ...): done with that status;
