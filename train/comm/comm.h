@@ -61,7 +61,8 @@ struct comm_transfer {
 /* Collective over all `size` ranks. STATUS_TIMEOUT names the ranks that did not arrive. */
 enum status comm_open(const struct comm_config *config, struct comm **out_world) STATUS_MUST_CHECK;
 /* A group of the listed world ranks, in that order. Collective over exactly these members. `name`
- * ("tp", "dp", "embedding") is used in errors. A group of one is legal and does nothing. */
+ * ("tp", "dp", "embedding") is used in errors. A group of one is legal and does nothing. Ranks that
+ * meet in several groups split them in the same order. */
 enum status comm_split(struct comm *world, const char *name, const int *world_ranks, int count,
                        struct comm **out_group) STATUS_MUST_CHECK;
 int comm_rank(const struct comm *group);
@@ -89,11 +90,10 @@ enum status comm_all_gather(struct comm *group, void *buffer, const size_t *byte
 enum status comm_broadcast(struct comm *group, void *buffer, size_t bytes, int root)
     STATUS_MUST_CHECK;
 enum status comm_barrier(struct comm *group) STATUS_MUST_CHECK;
-/* Peers are other members, not this one. A send is done when its bytes are on their way, which may
- * be before the peer asks for them.
- * Does all transfers of the batch at once (at most COMM_EXCHANGE_MAX), so that two ranks that send
+/* Does all transfers of the batch at once (at most COMM_EXCHANGE_MAX), so that two ranks that send
  * to each other cannot block each other. Several transfers with one peer keep their order. Only
- * the peers named take part. */
+ * the peers named take part: other members, not this one. A send is done when its bytes are on
+ * their way, which may be before the peer asks for them. */
 enum status comm_exchange(struct comm *group, const struct comm_transfer *transfers, int count)
     STATUS_MUST_CHECK;
 

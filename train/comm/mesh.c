@@ -140,6 +140,17 @@ int mesh_find_dead(struct mesh *mesh, const struct fault *fault)
     return -1;
 }
 
+/* Whether it is a whole goodbye; ends its text. */
+static bool is_bye(const struct mesh *mesh, struct mesh_packet *packet, ssize_t got)
+{
+    if (got != sizeof(*packet) || packet->kind != MESH_BYE || packet->code <= STATUS_OK ||
+        packet->code >= STATUS_COUNT || packet->culprit < -1 || packet->culprit >= mesh->size) {
+        return false;
+    }
+    packet->text[MESH_TEXT_MAX - 1] = '\0';
+    return true;
+}
+
 bool mesh_read_bye(struct mesh *mesh, int rank, struct mesh_packet *out_bye)
 {
     for (;;) {
@@ -148,9 +159,7 @@ bool mesh_read_bye(struct mesh *mesh, int rank, struct mesh_packet *out_bye)
         if (got <= 0) {
             return false;
         }
-        if (got == sizeof(*out_bye) && out_bye->kind == MESH_BYE && out_bye->code > STATUS_OK &&
-            out_bye->code < STATUS_COUNT && out_bye->culprit < mesh->size) {
-            out_bye->text[MESH_TEXT_MAX - 1] = '\0';
+        if (is_bye(mesh, out_bye, got)) {
             return true;
         }
     }
@@ -221,6 +230,9 @@ enum status mesh_take_file(struct mesh *mesh, int rank, uint64_t tag, int *out_f
     *out_fd = -1;
     if (got <= 0) {
         return STATUS_OK;
+    }
+    if (is_bye(mesh, &packet, got)) {
+        return FAIL((enum status)packet.code, "%s", packet.text);
     }
     head = CMSG_FIRSTHDR(&message);
     if (head != NULL && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS) {

@@ -56,7 +56,8 @@ void mesh_say_bye(struct mesh *mesh, enum status code, int culprit, const char *
 /* Hands an open file to a peer; never waits: a peer that reads nothing is an error. */
 enum status mesh_send_file(struct mesh *mesh, int rank, uint64_t tag, int fd) STATUS_MUST_CHECK;
 /* Takes what mesh_send_file sent when it is there, else *out_fd is -1. Another tag is
- * STATUS_CORRUPT. A hung up socket gives -1: mesh_find_dead tells of it. */
+ * STATUS_CORRUPT, a goodbye the status that it brings. A hung up socket gives -1: mesh_find_dead
+ * tells of it. */
 enum status mesh_take_file(struct mesh *mesh, int rank, uint64_t tag, int *out_fd)
     STATUS_MUST_CHECK;
 

@@ -305,7 +305,7 @@ static enum status hear_peer(struct meeting *meeting, int rank)
         return STATUS_OK;
     }
     if (mesh_read_bye(meeting->mesh, rank, &packet)) {
-        return FAIL((enum status)packet.code, "%s (told by rank %d)", packet.text, rank);
+        return FAIL((enum status)packet.code, "%s", packet.text);
     }
     return FAIL(STATUS_PEER_LOST, "rank %d died during the rendezvous; start a new generation",
                 rank);

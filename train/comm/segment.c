@@ -1,7 +1,9 @@
 /* The shape of a group's shared memory. See segment.h. */
 #include "train/comm/segment.h"
 
-#define CHUNK_BYTES_MAX ((size_t)256 << 10) /* all chunks of a few ranks stay in the cache */
+/* A member's chunk: half of this makes more switches between ranks that share a core, twice of it
+ * falls out of their caches. */
+#define CHUNK_BYTES_MAX ((size_t)1 << 20)
 #define WINDOW_BYTES_MAX ((size_t)64 << 20) /* of all members of a group */
 #define RING_BYTES_MAX ((size_t)512 << 10)
 #define RING_BYTES_MIN ((size_t)4 << 10)

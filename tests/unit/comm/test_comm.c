@@ -173,6 +173,8 @@ static void run_ok(const char *scenario, int size)
     end_job(&job);
 }
 
+TestSuite(comm, .timeout = 120);
+
 Test(comm, results_are_the_serial_sum_bit_for_bit_for_1_to_8_ranks)
 {
     static const int sizes[] = {1, 2, 3, 4, 5, 8};
@@ -249,7 +251,7 @@ static void kill_many(const char *scenario, int size, int times, unsigned seed)
            ms[times / 2], times, ms[times - 1]);
 }
 
-Test(comm, thirty_kills_amid_all_reduces_are_named_by_every_survivor, .timeout = 120)
+Test(comm, thirty_kills_amid_all_reduces_are_named_by_every_survivor)
 {
     kill_many("loop", 4, 30, 20261201);
 }
@@ -263,6 +265,51 @@ Test(comm, kills_are_named_amid_exchanges_and_while_idle)
 Test(comm, a_death_at_one_end_of_a_chain_of_groups_is_named_at_the_other)
 {
     kill_many("chain", 6, 8, 3);
+}
+
+Test(comm, the_first_death_is_named_when_survivors_have_ended_because_of_it)
+{
+    for (int i = 0; i < 3; i++) {
+        kill_one("bolt", 5, 4 - i, 30000);
+    }
+}
+
+/* Kills a rank while the others meet it. Before it came they can only wait for it; who starts when
+ * all others have ended already lists it among them. */
+static void kill_opening(int victim, int delay_us)
+{
+    struct job job = make_job("poll", 4);
+    char name[32];
+    char left[440];
+
+    job.init_ms = 500;
+    start_all(&job);
+    usleep((useconds_t)delay_us);
+    kill_rank(&job, victim, SIGKILL);
+    for (int i = 0; i < 4; i++) {
+        collect_rank(&job, i);
+    }
+    snprintf(name, sizeof(name), " %d", victim);
+    for (int i = 0; i < 4; i++) {
+        if (i != victim) {
+            expect(&job, i, job.ranks[i].status[0] == 'T' ? "TIMEOUT" : "PEER_LOST");
+            expect_said(&job, i, name);
+        }
+    }
+    snprintf(left, sizeof(left), "%s/rank-%d", job.folder, victim);
+    unlink(left);
+    end_job(&job);
+}
+
+Test(comm, a_death_while_the_ranks_meet_is_named_by_all_others)
+{
+    unsigned seed = 4;
+
+    for (int i = 0; i < 30; i++) {
+        int victim = rand_r(&seed) % 4;
+
+        kill_opening(victim, 1000 + rand_r(&seed) % 5000);
+    }
 }
 
 /* Stops `victim`; all others must name it at the deadline, also those that wait for others. */
