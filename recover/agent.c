@@ -15,8 +15,8 @@
  *                                                v
  *                                               END
  *
- * Before it: recover_main.c. What happens to the ranks comes from agent_events.c, what it means from
- * detector.c, what to do from resume_plan.c; launcher.c does it.
+ * Before it: recover_main.c. What happens to the ranks comes from agent_events.c, what it means
+ * from detector.c, what to do from resume_plan.c; launcher.c does it.
  * Invariants: a new generation starts only when every process of the old one has been reaped; a
  * rank's number (pid) is used only while it is unreaped; ranks that have left are told apart by who
  * ended them (agent_rank.killed).
@@ -106,7 +106,7 @@ static void kill_ranks(struct agent *agent)
     }
 }
 
-/* A rank whose processes cannot be killed (uninterruptible I/O) would write beside its successor. */
+/* A rank that cannot be killed (uninterruptible I/O) could still write beside its successor. */
 static enum status fail_unkillable(struct agent *agent)
 {
     for (int i = 0; i < agent->config->rank_count; i++) {

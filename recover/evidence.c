@@ -1,5 +1,5 @@
-/* /proc/PID read into one line; see evidence.h. These are no files of a checkpoint and may vanish at
- * any time, so they are read plainly and not through fs.h. */
+/* /proc/PID read into one line; see evidence.h. These are no files of a checkpoint and may vanish
+ * at any time, so they are read plainly and not through fs.h. */
 #include "recover/evidence.h"
 
 #include <fcntl.h>

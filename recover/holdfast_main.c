@@ -1,5 +1,5 @@
-/* holdfast: finds the program of a command beside itself and becomes it. It knows names only; what a
- * command does is its program's business (train/, ckpt/, recover/, backup/). */
+/* holdfast: finds the program of a command beside itself and becomes it. It knows names only; what
+ * a command does is its program's business (train/, ckpt/, recover/, backup/). */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

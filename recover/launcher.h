@@ -50,7 +50,8 @@ bool launcher_is_foreign(const struct launch_command *command, const char *first
 /* The value of "--NAME value" or "--NAME=value" among the words, the last one given; NULL: none. */
 const char *launcher_find_option(char *const *words, int count, const char *name);
 
-/* Starts rank `rank` of `world_size`. A program that cannot be run is an error here, not an exit. */
+/* Starts rank `rank` of `world_size`. A program that cannot be run is an error
+ * here, not an exit. */
 enum status launcher_start(const struct launch_command *command, const struct run_dir *dir,
                            int rank, int world_size, struct launch_child *out_child)
     STATUS_MUST_CHECK;

@@ -1,5 +1,5 @@
-/* The run directory; see run_dir.h. Before it: agent.c opens it; after it: launcher.c hands its path
- * and numbers to the ranks. */
+/* The run directory; see run_dir.h. Before it: agent.c opens it; after it: launcher.c hands its
+ * path and numbers to the ranks. */
 #include "recover/run_dir.h"
 
 #include <errno.h>

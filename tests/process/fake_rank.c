@@ -5,9 +5,9 @@
  *               [--do RANK:GENERATION:STEP:ACTION]...
  *
  * A generation of 0 means every one; step 0 is before the first step. Actions: kill, segv, stop,
- * loop (never beats again), skip (beats, but never joins the others), save (hangs in a save), linger
- * (leaves a child in a session of its own, then dies), exit=CODE, fail=STATUS (with a failure
- * record). A checkpoint is the agent's own HOLDFAST_COMMITTED_STEP.
+ * loop (never beats again), skip (beats, but never joins the others), save (hangs in a save),
+ * linger (leaves a child in a session of its own, then dies), exit=CODE, fail=STATUS (with a
+ * failure record). A checkpoint is the agent's own HOLDFAST_COMMITTED_STEP.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -63,6 +63,7 @@ static _Noreturn void leave(struct fake *fake, enum status status, const char *m
     failure_write(&fake->env, &record);
     progress_set_phase(fake->progress, PROGRESS_EXIT);
     (void)fprintf(stderr, "%s\n", message);
+    progress_close(&fake->progress);
     exit(status_exit_code(status));
 }
 
@@ -283,5 +284,8 @@ int main(int argc, char **argv)
     }
     fake.page = progress_page(fake.progress);
     progress_set_phase(fake.progress, PROGRESS_START);
-    return open_world(&fake) ? train(&fake) : 1;
+    int code = open_world(&fake) ? train(&fake) : 1;
+
+    progress_close(&fake.progress);
+    return code;
 }

@@ -9,6 +9,7 @@
 
 #include "ckpt/base/clock.h"
 #include "ckpt/base/json.h"
+#include "ckpt/base/mem.h"
 #include "tests/process/drill.h"
 
 #define ARGUMENTS(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -332,6 +333,8 @@ Test(agent, shares_its_run_folder_with_no_other)
     drill_start(&second, ARGUMENTS("--", FAKE_RANK));
     cr_assert_eq(drill_wait_exit(&second, 5000), 1);
     cr_assert_not_null(strstr(second.text, "is in use by another agent"));
+    (void)close(second.fd);
+    mem_free(&second.text);
     cr_assert_not(drill_is_gone(pids[0]));
 }
 
