@@ -174,6 +174,29 @@ Test(sample_index, indices_beyond_32_bits_are_refused_with_the_numbers)
     support_remove_folder(folder);
 }
 
+/* samples x length tokens are one too few: the last label needs another. */
+Test(sample_index, samples_that_use_up_an_epoch_need_one_more)
+{
+    char folder[SUPPORT_PATH_MAX];
+    struct token_file file;
+
+    support_make_folder(folder);
+    write_single_tokens(support_path("%s/ones", folder), 8);
+    cr_assert_eq(token_file_open(support_path("%s/ones", folder), &file), STATUS_OK);
+    for (uint64_t samples = 1; samples <= 5; samples++) {
+        const uint64_t epochs[] = {0, 1, 2, 2, 3, 3};
+        struct sample_index index;
+
+        cr_assert_eq(sample_index_build(&file, (struct sample_range){0, 8}, 4, samples, SEED,
+                                        "train", &index),
+                     STATUS_OK);
+        cr_assert_eq(index.epoch_count, epochs[samples], "%zu samples", (size_t)samples);
+        sample_index_deinit(&index);
+    }
+    token_file_close(&file);
+    support_remove_folder(folder);
+}
+
 Test(sample_index, seeds_beyond_numpys_are_refused)
 {
     struct token_file file;

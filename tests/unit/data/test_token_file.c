@@ -173,7 +173,9 @@ Test(token_file, cut_files_are_told_both_numbers)
 
 Test(token_file, wild_counts_are_refused)
 {
-    uint64_t counts[] = {UINT64_MAX, UINT64_MAX / 12 + 1, INT64_MAX, 259, 257, 0};
+    /* 12 * 2^62 and 8 * 2^61 are 0 in 64 bits. */
+    uint64_t counts[] = {
+        UINT64_MAX, ((uint64_t)1 << 62) + 258, ((uint64_t)1 << 61) + 261, INT64_MAX, 259, 257, 0};
 
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         for (size_t at = 0; at < 16; at += 8) {
