@@ -5,11 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "ckpt/base/clock.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/mem.h"
+#include "ckpt/meta/manifest.h"
 #include "tests/process/drill.h"
 
 #define ARGUMENTS(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -368,6 +371,104 @@ Test(agent, keeps_long_lines_of_64_ranks_whole)
         line += length + 1;
     }
     cr_assert_eq(lines, 64 * 2 * 5);
+}
+
+Test(agent, leaves_a_rank_in_a_debugger_alone)
+{
+    pid_t pids[2];
+
+    drill_start(&drill, ARGUMENTS("--nproc-per-node", "2", "--hang-timeout-ms", "500", "--",
+                                  FAKE_RANK, "--steps", "200"));
+    drill_wait_ranks(&drill, 2, pids);
+    clock_sleep_ms(200);
+    if (ptrace(PTRACE_SEIZE, pids[1], 0, 0) != 0) {
+        cr_skip_test("ptrace is not allowed here");
+    }
+    cr_assert_eq(ptrace(PTRACE_INTERRUPT, pids[1], 0, 0), 0);
+    (void)drill_wait_line(&drill, "stands still in a debugger", 5000);
+    clock_sleep_ms(1500);
+    cr_assert_not(drill_is_gone(pids[1]));
+    cr_assert_eq(waitpid(pids[1], NULL, __WALL), pids[1]);
+    cr_assert_eq(ptrace(PTRACE_DETACH, pids[1], 0, 0), 0);
+    cr_assert_eq(drill_wait_exit(&drill, 20000), 0);
+    cr_assert_not(output_has("generation 2"));
+}
+
+/* A checkpoint that the catalog takes for one: a manifest and a file of one byte. */
+static void make_checkpoint(const char *save, uint64_t step)
+{
+    struct manifest manifest;
+    struct manifest_file shard = {.bytes = 1, .index_bytes = 1};
+    struct fs_file *file;
+    char name[LAYOUT_NAME_MAX], folder[FS_PATH_MAX], path[FS_PATH_MAX];
+
+    cr_assert_eq(manifest_init(&manifest), STATUS_OK);
+    manifest.step = manifest.parent_step = step;
+    manifest.epoch = 1;
+    manifest.created_wall_ns = clock_wall_ns();
+    manifest.layout = (struct layout){1, 1, 1};
+    (void)snprintf(manifest.run_id, sizeof manifest.run_id, "a-run");
+    (void)snprintf(manifest.compression, sizeof manifest.compression, "none");
+    layout_step_name(step, name);
+    layout_shard_name(shard.coords, shard.name);
+    cr_assert_eq(fs_join(folder, save, name), STATUS_OK);
+    cr_assert_eq(fs_make_dirs(fs_posix(), folder), STATUS_OK);
+    cr_assert_eq(fs_join(path, folder, shard.name), STATUS_OK);
+    cr_assert_eq(fs_open(fs_posix(), path, FS_CREATE_NEW, &file), STATUS_OK);
+    cr_assert_eq(fs_pwrite(file, "x", 1, 0), STATUS_OK);
+    fs_close(&file);
+    cr_assert_eq(manifest_add_tensor(&manifest, "param/t", MANIFEST_F32, 1, (uint64_t[]){1}),
+                 STATUS_OK);
+    cr_assert_eq(manifest_add_file(&manifest, &shard), STATUS_OK);
+    cr_assert_eq(manifest_write(&manifest, fs_posix(), folder), STATUS_OK, "%s",
+                 status_last()->message);
+    manifest_deinit(&manifest);
+}
+
+Test(agent, says_which_checkpoint_will_be_loaded_and_why_not_a_newer_one)
+{
+    char save[FS_PATH_MAX], broken[FS_PATH_MAX];
+
+    cr_assert_eq(fs_join(save, drill.parent, "the checkpoints"), STATUS_OK);
+    make_checkpoint(save, 3);
+    make_checkpoint(save, 6);
+    cr_assert_eq(fs_join(broken, save, "step_0000006/tp00_pp00_dp00.h5"), STATUS_OK);
+    cr_assert_eq(fs_unlink(fs_posix(), broken), STATUS_OK);
+    cr_assert_eq(run_to_end(ARGUMENTS("--nproc-per-node", "2", "--", FAKE_RANK, "--steps", "9",
+                                      "--load", save, "--do", "1:1:8:kill")),
+                 0);
+    cr_assert(output_has("at step 8; 1 others stopped; resuming from step 3"));
+    cr_assert(output_has("step_0000006"));
+}
+
+/* `holdfast ARGUMENTS`: its exit code, and whether its output holds `text`. */
+static int run_command(const char *arguments, const char *text)
+{
+    char command[3 * FS_PATH_MAX], output[8192];
+
+    (void)snprintf(command, sizeof command, "'%s/holdfast' %s 2>&1", getenv("HOLDFAST_BIN"),
+                   arguments);
+    FILE *pipe = popen(command, "r");
+
+    cr_assert_not_null(pipe);
+    output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
+    cr_expect_not_null(strstr(output, text), "%s: %s", arguments, output);
+    return WEXITSTATUS(pclose(pipe));
+}
+
+Test(agent, is_found_by_the_holdfast_command)
+{
+    char report[FS_PATH_MAX + 16];
+
+    cr_expect_eq(run_command("", "usage: holdfast COMMAND"), 2);
+    cr_expect_eq(run_command("help", "usage: holdfast COMMAND"), 0);
+    cr_expect_eq(run_command("--version", "holdfast "), 0);
+    cr_expect_eq(run_command("nonsense", "no command 'nonsense'"), 2);
+    cr_expect_eq(run_command("help run", "--max-restarts"), 0);
+    cr_expect_eq(run_command("run -h", "--nproc-per-node"), 0);
+    cr_assert_eq(run_to_end(ARGUMENTS("--", FAKE_RANK, "--do", "0:1:3:kill")), 0);
+    (void)snprintf(report, sizeof report, "report '%s'", drill.run_dir);
+    cr_expect_eq(run_command(report, "killed by signal 9 (SIGKILL)"), 0);
 }
 
 Test(agent, says_what_it_cannot_run)
