@@ -224,14 +224,12 @@ static enum status claim(struct lease *lease)
     TRY(st, epoch_path(lease->staging, lease->save, EPOCH_PREFIX, lease->epoch), done);
     TRY(st, heartbeat_create(lease->fs, lease->owner_path, lease->self.run_id, &lease->heartbeat),
         done);
-    /* A newcomer who slept may have taken a number below the owner's: it must fence nobody. */
+    TRY(st, fence_older(lease), drop);
+    TRY(st, fs_mkdir(lease->fs, lease->staging), drop);
+    TRY(st, fs_sync_dir(lease->fs, lease->save), drop);
+    /* A newcomer who slept may have taken a number below the owner's. It has fenced only epochs
+     * below its own, which the owner had fenced before. */
     TRY(st, check_newest(lease, &newest), drop);
-    if (newest) {
-        TRY(st, fence_older(lease), drop);
-        TRY(st, fs_mkdir(lease->fs, lease->staging), drop);
-        TRY(st, fs_sync_dir(lease->fs, lease->save), drop);
-        TRY(st, check_newest(lease, &newest), drop);
-    }
     if (!newest) {
         st = FAIL(STATUS_EXISTS, "epoch %" PRIu64 " of '%s' is over already", lease->epoch,
                   lease->save);

@@ -251,14 +251,15 @@ static enum status hash_file(struct fs_file *file, uint64_t bytes, struct hash12
 {
     enum status st = STATUS_OK;
     struct hash_stream *stream = hash_stream_create();
+    size_t buffer_bytes = bytes < CHECK_BUFFER_BYTES ? (size_t)bytes : CHECK_BUFFER_BYTES;
     char *buffer = NULL;
 
     if (stream == NULL) {
         return FAIL(STATUS_NO_MEMORY, "no memory to hash '%s'", fs_path(file));
     }
-    TRY(st, mem_alloc(&buffer, CHECK_BUFFER_BYTES, 1), done);
+    TRY(st, mem_alloc(&buffer, buffer_bytes, 1), done);
     for (uint64_t at = 0; at < bytes;) {
-        size_t part = bytes - at < CHECK_BUFFER_BYTES ? (size_t)(bytes - at) : CHECK_BUFFER_BYTES;
+        size_t part = bytes - at < buffer_bytes ? (size_t)(bytes - at) : buffer_bytes;
 
         TRY(st, fs_pread(file, buffer, part, at), done);
         hash_stream_add(stream, buffer, part);

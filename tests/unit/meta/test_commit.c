@@ -12,7 +12,7 @@
 #include "tests/unit/meta/meta_support.h"
 
 #define SAVE "/save"
-#define CRASHES_PER_CUT 25
+#define CRASHES_PER_CUT 15
 
 static void quiet(void)
 {
@@ -267,7 +267,7 @@ Test(power_cut, in_the_middle_of_the_recovery_from_another_one_costs_nothing)
     uint64_t base = (uint64_t)clock_wall_ns(), promised, again;
 
     cr_log_info("seed %llu", (unsigned long long)base);
-    for (uint64_t i = 0; i < 1500; i++) {
+    for (uint64_t i = 0; i < 1000; i++) {
         struct fs_sim *sim = make_machine();
         struct lease *lease = NULL, *second = NULL;
         uint64_t random = base + i;

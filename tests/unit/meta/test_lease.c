@@ -11,6 +11,7 @@
 #include "ckpt/base/mem.h"
 #include "ckpt/meta/commit.h"
 #include "ckpt/meta/lease.h"
+#include "tests/support/fs_sim.h"
 #include "tests/unit/meta/meta_support.h"
 
 #define RACES 200
@@ -371,6 +372,65 @@ Test(lease, a_moving_counter_of_another_host_keeps_newcomers_out)
     cr_assert(strstr(status_last()->message, "elsewhere") != NULL, "%s", status_last()->message);
     cr_assert(waitpid(child, NULL, 0) == child);
     support_remove_folder(folder);
+}
+
+/* While a newcomer is about to create .owner.2, two others come and go up to epoch 3. */
+static enum status (*plain_open)(struct fs *fs, const char *path, enum fs_open_mode mode,
+                                 struct fs_file **out_file);
+static struct lease *third;
+
+static enum status open_late(struct fs *fs, const char *path, enum fs_open_mode mode,
+                             struct fs_file **out_file)
+{
+    static bool busy;
+
+    if (mode == FS_CREATE_NEW && !busy && strcmp(path, "/.owner.2") == 0) {
+        struct lease *second = NULL;
+
+        busy = true;
+        assert_ok(lease_acquire(fs, "/", "run-2", &second));
+        lease_release(&second);
+        assert_ok(lease_acquire(fs, "/", "run-3", &third));
+    }
+    return plain_open(fs, path, mode, out_file);
+}
+
+Test(lease, a_newcomer_who_slept_takes_no_number_below_the_owners_and_fences_nobody)
+{
+    struct fs_sim *sim = fs_sim_create();
+    struct fs *fs = fs_sim_fs(sim);
+    struct fs_ops ops = *fs->ops;
+    struct lease *first = NULL, *late = NULL;
+
+    assert_ok(lease_acquire(fs, "/", "run-1", &first));
+    lease_release(&first);
+    plain_open = ops.open;
+    ops.open = open_late;
+    fs->ops = &ops;
+    assert_status(lease_acquire(fs, "/", "run-late", &late), STATUS_NOT_OWNER);
+    cr_assert(third != NULL && lease_epoch(third) == 3);
+    assert_ok(lease_check(third));
+    cr_assert(fs_exists(fs, lease_staging(third)) && !fs_exists(fs, "/.owner.2"));
+    lease_release(&third);
+    fs_sim_destroy(sim);
+}
+
+/* The power goes when the lease stands: its file and its staging are there afterwards. */
+Test(lease, what_was_acquired_is_durable)
+{
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct fs_sim *sim = fs_sim_create();
+        struct heartbeat_record record;
+        struct lease *lease = NULL;
+
+        assert_ok(lease_acquire(fs_sim_fs(sim), "/", "run-1", &lease));
+        fs_sim_crash(sim, seed);
+        assert_ok(heartbeat_read(fs_sim_fs(sim), "/.owner.1", &record));
+        cr_assert(record.readable && strcmp(record.holder.run_id, "run-1") == 0);
+        cr_assert(fs_exists(fs_sim_fs(sim), lease_staging(lease)));
+        lease_release(&lease);
+        fs_sim_destroy(sim);
+    }
 }
 
 Test(lease, an_owner_file_that_was_removed_by_hand_is_noticed)
