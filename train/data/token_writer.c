@@ -131,8 +131,8 @@ done:
     return st;
 }
 
-/* Puts `id` into `out` as the format's type; false when it does not fit. */
-static bool store_token(enum token_type type, int32_t id, unsigned char out[8])
+/* The first of `count` ids that the type cannot hold; `count` when it holds all. */
+static size_t find_misfit(enum token_type type, const int32_t *ids, size_t count)
 {
     static const struct {
         int32_t min, max;
@@ -141,34 +141,64 @@ static bool store_token(enum token_type type, int32_t id, unsigned char out[8])
         [TOKEN_INT16] = {INT16_MIN, INT16_MAX}, [TOKEN_INT32] = {INT32_MIN, INT32_MAX},
         [TOKEN_INT64] = {INT32_MIN, INT32_MAX}, [TOKEN_UINT16] = {0, UINT16_MAX},
     };
-    int64_t wide = id;
+    int32_t min = bounds[type].min, max = bounds[type].max;
+    size_t i = 0;
 
-    /* Little-endian, two's complement: the low bytes are the narrow number. */
-    memcpy(out, &wide, sizeof wide);
-    return id >= bounds[type].min && id <= bounds[type].max;
+    while (i < count && ids[i] >= min && ids[i] <= max) {
+        i++;
+    }
+    return i;
+}
+
+/* Stores ids that fit as little-endian numbers of `size` bytes. */
+static void pack(const int32_t *ids, size_t count, size_t size, unsigned char *out)
+{
+    for (size_t i = 0; i < count; i++) {
+        int64_t wide = ids[i];
+
+        switch (size) {
+        case 1:
+            memcpy(out + i, &wide, 1);
+            break;
+        case 2:
+            memcpy(out + 2 * i, &wide, 2);
+            break;
+        case 4:
+            memcpy(out + 4 * i, &wide, 4);
+            break;
+        default:
+            memcpy(out + 8 * i, &wide, 8);
+            break;
+        }
+    }
 }
 
 enum status token_writer_add_sequence(struct token_writer *writer, const int32_t *tokens,
                                       size_t count)
 {
     enum status st = STATUS_OK;
+    struct output *output = &writer->tokens;
     size_t size = token_type_bytes(writer->type);
-    unsigned char bytes[8];
+    size_t misfit = find_misfit(writer->type, tokens, count);
 
     if (count > INT32_MAX) {
         return FAIL(STATUS_BAD_DATA,
-                    "sequence too long for '%s.idx': %zu tokens, at most %d; "
-                    "cut the document",
+                    "sequence too long for '%s.idx': %zu tokens, at most %d; cut the document",
                     writer->prefix, count, INT32_MAX);
     }
-    for (size_t i = 0; i < count; i++) {
-        if (!store_token(writer->type, tokens[i], bytes)) {
-            return FAIL(STATUS_BAD_DATA,
-                        "token id %d does not fit the type of '%s.bin' "
-                        "(code %d)",
-                        tokens[i], writer->prefix, (int)writer->type);
+    if (misfit < count) {
+        return FAIL(STATUS_BAD_DATA, "token id %d does not fit the type of '%s.bin' (code %d)",
+                    tokens[misfit], writer->prefix, (int)writer->type);
+    }
+    for (size_t packed = 0, part = 0; packed < count; packed += part) {
+        size_t room = (BUFFER_BYTES - output->buffered) / size;
+
+        part = count - packed < room ? count - packed : room;
+        pack(tokens + packed, part, size, output->buffer + output->buffered);
+        output->buffered += part * size;
+        if (output->buffered == BUFFER_BYTES) {
+            TRY(st, output_flush(output), done);
         }
-        TRY(st, output_write(&writer->tokens, bytes, size), done);
     }
     TRY(st,
         mem_grow((void **)&writer->lengths, &writer->sequence_capacity, writer->sequence_count + 1,
