@@ -194,15 +194,23 @@ enum status fs_remove_tree(struct fs *fs, const char *path)
     struct fs_names names = {NULL, 0};
     char inner[FS_PATH_MAX];
 
-    /* Unlink first: it removes files and symbolic links, and refuses folders. */
+    /* Unlink first: it removes files and symbolic links, and refuses folders. Where it has no
+     * permission there may be a link, and listing would follow it and empty its target. */
     st = fs_unlink(fs, path);
     if (st == STATUS_OK || st == STATUS_NOT_FOUND) {
         return STATUS_OK;
     }
+    if (st == STATUS_NO_PERMISSION) {
+        return st;
+    }
     struct status_record why;
     status_take(&why);
-    if (fs_list(fs, path, &names) != STATUS_OK) {
-        return status_give(&why);
+    st = fs_list(fs, path, &names);
+    if (st == STATUS_NOT_FOUND) {
+        return status_give(&why); /* no folder: why it was not unlinked counts */
+    }
+    if (st != STATUS_OK) {
+        goto done;
     }
     for (size_t i = 0; i < names.count; i++) {
         TRY(st, fs_join(inner, path, names.names[i]), done);

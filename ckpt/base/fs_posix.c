@@ -135,18 +135,33 @@ static enum status posix_reserve(struct fs *fs, struct fs_file *file, uint64_t b
 
 static enum status posix_truncate(struct fs *fs, struct fs_file *file, uint64_t bytes)
 {
+    int result;
+
     (void)fs;
-    if (ftruncate(fd_of(file), (off_t)bytes) != 0) {
+    do {
+        result = ftruncate(fd_of(file), (off_t)bytes);
+    } while (result != 0 && errno == EINTR);
+    if (result != 0) {
         return FAIL_ERRNO("cannot set the size of '%s' to %llu", file->path,
                           (unsigned long long)bytes);
     }
     return STATUS_OK;
 }
 
+static int sync_fd(int fd)
+{
+    int result;
+
+    do {
+        result = fsync(fd);
+    } while (result != 0 && errno == EINTR);
+    return result;
+}
+
 static enum status posix_sync(struct fs *fs, struct fs_file *file)
 {
     (void)fs;
-    if (fsync(fd_of(file)) != 0) {
+    if (sync_fd(fd_of(file)) != 0) {
         return FAIL_ERRNO("cannot sync '%s'", file->path);
     }
     return STATUS_OK;
@@ -217,14 +232,17 @@ static enum status posix_rmdir(struct fs *fs, const char *path)
 static enum status posix_sync_dir(struct fs *fs, const char *path)
 {
     enum status st = STATUS_OK;
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd;
 
     (void)fs;
+    do {
+        fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    } while (fd < 0 && errno == EINTR);
     if (fd < 0) {
         return FAIL_ERRNO("cannot open folder '%s' to sync it", path);
     }
     /* EINVAL: a file system whose folders are durable at once. */
-    if (fsync(fd) != 0 && errno != EINVAL) {
+    if (sync_fd(fd) != 0 && errno != EINVAL) {
         st = FAIL_ERRNO("cannot sync folder '%s'", path);
     }
     (void)close(fd);
@@ -302,9 +320,13 @@ static enum status posix_list(struct fs *fs, const char *path, struct fs_names *
 static enum status posix_space(struct fs *fs, const char *path, struct fs_space *out_space)
 {
     struct statvfs info;
+    int result;
 
     (void)fs;
-    if (statvfs(path, &info) != 0) {
+    do {
+        result = statvfs(path, &info);
+    } while (result != 0 && errno == EINTR);
+    if (result != 0) {
         return FAIL_ERRNO("cannot ask for the space of '%s'", path);
     }
     out_space->total_bytes = (uint64_t)info.f_blocks * info.f_frsize;

@@ -35,7 +35,6 @@ struct hash128 hash_bytes128(const void *bytes, size_t count)
     return (struct hash128){hash.high64, hash.low64};
 }
 
-
 struct hash_stream *hash_stream_create(void)
 {
     XXH3_state_t *state = XXH3_createState(); /* aligned as XXH3 wants it */

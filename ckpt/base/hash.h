@@ -33,7 +33,7 @@ void hash_stream_add(struct hash_stream *stream, const void *bytes, size_t count
 struct hash128 hash_stream_get(const struct hash_stream *stream);
 void hash_stream_destroy(struct hash_stream *stream);
 void hash128_format(struct hash128 hash, char out_text[HASH_TEXT_MAX]);
-/* 0, or -1 when `text` is not 32 hexadecimal digits. */
+/* 0, or -1 when `text` is not 32 hexadecimal digits in lower case. */
 int hash128_parse(const char *text, struct hash128 *out_hash);
 
 /* The part of one box. `words` are the box's elements as unsigned 32-bit words (a float's bits),

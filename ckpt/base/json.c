@@ -9,6 +9,7 @@
 
 #include "ckpt/base/mem.h"
 
+#define NUMBER_TEXT_MAX 32
 #define EXACT_MAX ((double)(1ULL << 53)) /* integers up to here fit a double exactly */
 
 static enum status no_memory(void)
@@ -65,26 +66,77 @@ done:
     return st;
 }
 
-/* cJSON's text in our own memory, with `tail` behind it. */
-static enum status take_text(char *text, const char *tail, char **out_text)
+/* The fewest digits that read back as `value`. */
+static void format_number(double value, char out_text[NUMBER_TEXT_MAX])
 {
+    int digits = 15;
+
+    do {
+        (void)snprintf(out_text, NUMBER_TEXT_MAX, "%.*g", digits, value);
+    } while (strtod(out_text, NULL) != value && ++digits <= 17);
+}
+
+static bool prints_as_int(const cJSON *number)
+{
+    double value = number->valuedouble;
+
+    return value == (double)number->valueint && (value != 0 || !signbit(value));
+}
+
+/* Makes the numbers of a list of items and of all below it raw text: cJSON's own printing is
+ * content with 15 digits that come within an epsilon, which are other bits. */
+static enum status freeze_numbers(cJSON *item)
+{
+    enum status st = STATUS_OK;
+
+    for (; item != NULL; item = item->next) {
+        TRY(st, freeze_numbers(item->child), done);
+        if (cJSON_IsNumber(item) && isfinite(item->valuedouble) && !prints_as_int(item)) {
+            item->valuestring = cJSON_malloc(NUMBER_TEXT_MAX);
+            if (item->valuestring == NULL) {
+                st = no_memory();
+                goto done;
+            }
+            format_number(item->valuedouble, item->valuestring);
+            item->type = (item->type & ~cJSON_Number) | cJSON_Raw;
+        }
+    }
+done:
+    return st;
+}
+
+/* cJSON's text in our own memory, with `tail` behind it. */
+static enum status print(const cJSON *value, bool indented, const char *tail, char **out_text)
+{
+    enum status st = STATUS_OK;
+    cJSON *frozen = cJSON_Duplicate(value, true);
+    char *text = NULL;
+
     *out_text = NULL;
-    if (text == NULL) {
+    if (frozen == NULL) {
         return no_memory();
     }
-    enum status st = mem_format(out_text, "%s%s", text, tail);
+    TRY(st, freeze_numbers(frozen), done);
+    text = indented ? cJSON_Print(frozen) : cJSON_PrintUnformatted(frozen);
+    if (text == NULL) {
+        st = no_memory();
+        goto done;
+    }
+    TRY(st, mem_format(out_text, "%s%s", text, tail), done);
+done:
     cJSON_free(text);
+    cJSON_Delete(frozen);
     return st;
 }
 
 enum status json_print(const cJSON *value, char **out_text)
 {
-    return take_text(cJSON_Print(value), "\n", out_text);
+    return print(value, true, "\n", out_text);
 }
 
 enum status json_print_line(const cJSON *value, char **out_text)
 {
-    return take_text(cJSON_PrintUnformatted(value), "", out_text);
+    return print(value, false, "", out_text);
 }
 
 enum status json_write_file(struct fs *fs, const char *path, const cJSON *value)

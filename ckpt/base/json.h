@@ -1,8 +1,8 @@
 /* JSON through cJSON: reading with errors that name the file and the key, and writing.
  *
  * 64-bit integers that do not fit a double exactly (hashes) are written as hexadecimal strings
- * "0x0123456789abcdef"; counts below 2^53 as numbers. Doubles are printed with 17 digits and read
- * back bit for bit.
+ * "0x0123456789abcdef"; counts up to 2^53 as numbers. Numbers are printed with as many digits, at
+ * most 17, as make them read back bit for bit.
  */
 #ifndef CKPT_BASE_JSON_H
 #define CKPT_BASE_JSON_H

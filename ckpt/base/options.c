@@ -1,6 +1,7 @@
 /* Command lines from tables; see options.h. Help and printing are in options_print.c. */
 #include "ckpt/base/options.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,11 +25,15 @@ static bool *given_flag(const struct option_table *table, size_t index, void *va
 }
 
 /* "a_b" and "a-b" are the same name. */
+static char fold(char letter)
+{
+    return letter == '_' ? '-' : letter;
+}
+
 static bool same_name(const char *a, const char *b, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
-        char x = a[i] == '_' ? '-' : a[i], y = b[i] == '_' ? '-' : b[i];
-        if (x != y || y == '\0') {
+        if (b[i] == '\0' || fold(a[i]) != fold(b[i])) {
             return false;
         }
     }
@@ -81,6 +86,7 @@ static size_t distance(const char *a, size_t a_length, const char *b)
     size_t row[NAME_MAX_LENGTH + 1];
     size_t b_length = strlen(b);
 
+    CHECK(b_length < NAME_MAX_LENGTH);
     for (size_t j = 0; j <= b_length; j++) {
         row[j] = j;
     }
@@ -89,7 +95,7 @@ static size_t distance(const char *a, size_t a_length, const char *b)
         row[0] = i;
         for (size_t j = 1; j <= b_length; j++) {
             size_t above = row[j];
-            size_t change = a[i - 1] == b[j - 1] ? 0 : 1;
+            size_t change = fold(a[i - 1]) == fold(b[j - 1]) ? 0 : 1;
             row[j] = min3(row[j] + 1, row[j - 1] + 1, diagonal + change);
             diagonal = above;
         }
@@ -135,8 +141,8 @@ static enum status set_int(const struct option *option, const char *text, void *
 
     errno = 0;
     long long value = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || (double)value < option->min ||
-        (double)value > option->max) {
+    if (isspace((unsigned char)text[0]) || end == text || *end != '\0' || errno != 0 ||
+        (double)value < option->min || (double)value > option->max) {
         return fail_bounds(option, text);
     }
     *(int64_t *)field(option, values) = value;
@@ -148,8 +154,8 @@ static enum status set_float(const struct option *option, const char *text, void
     char *end = NULL;
     double value = strtod(text, &end);
 
-    if (end == text || *end != '\0' || !isfinite(value) || value < option->min ||
-        value > option->max) {
+    if (isspace((unsigned char)text[0]) || end == text || *end != '\0' || !isfinite(value) ||
+        value < option->min || value > option->max) {
         return fail_bounds(option, text);
     }
     *(double *)field(option, values) = value;
@@ -173,7 +179,7 @@ static bool is_choice(const char *choices, const char *text)
 
     for (const char *at = choices; at != NULL; at = strchr(at, '|')) {
         at += *at == '|';
-        if (strncmp(at, text, length) == 0 && (at[length] == '|' || at[length] == '\0')) {
+        if (strcspn(at, "|") == length && strncmp(at, text, length) == 0) {
             return true;
         }
     }
@@ -277,6 +283,10 @@ static enum status parse_option(const struct option_table *table, int argc, char
             return FAIL(STATUS_USAGE, "'--%s' wants a value", option->name);
         }
         text = argv[++*index];
+        if (strncmp(text, "--", 2) == 0) { /* a forgotten value, not a folder named --load */
+            return FAIL(STATUS_USAGE, "'--%s' wants a value, found '%s'; write --%s=%s to mean it",
+                        option->name, text, option->name, text);
+        }
     }
     TRY(st, set_value(option, text, values), done);
     *given_flag(table, (size_t)(option - table->options), values) = true;
@@ -303,25 +313,37 @@ static enum status check_required(const struct option_table *table, void *values
     return STATUS_OK;
 }
 
+/* The word that asks for help, or NULL. */
+static const char *find_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0 ||
+            strcmp(argv[i], "--help=all") == 0) {
+            return argv[i];
+        }
+    }
+    return NULL;
+}
+
 enum status options_parse(const struct option_table *table, int argc, char **argv, void *values,
                           struct option_positionals *positionals, bool *out_help)
 {
     enum status st = STATUS_OK;
     bool only_positionals = false;
+    const char *help = find_help(argc, argv);
 
-    *out_help = false;
+    *out_help = help != NULL;
     positionals->count = 0;
+    if (help != NULL) {
+        options_print_help(table, help[1] == '-');
+        return STATUS_OK;
+    }
     TRY(st, set_defaults(table, values), done);
     for (int i = 1; i < argc; i++) {
         if (only_positionals || argv[i][0] != '-' || argv[i][1] == '\0') {
             positionals->texts[positionals->count++] = argv[i];
         } else if (strcmp(argv[i], "--") == 0) {
             only_positionals = true;
-        } else if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0 ||
-                   strcmp(argv[i], "--help=all") == 0) {
-            options_print_help(table, argv[i][1] == '-');
-            *out_help = true;
-            return STATUS_OK;
         } else if (argv[i][1] != '-') {
             return FAIL(STATUS_USAGE, "unknown option '%s'; options begin with '--'", argv[i]);
         } else {
@@ -428,7 +450,7 @@ static void saved_text(const cJSON *saved, char *out_text, size_t bytes)
 enum status options_check_resume(const struct option_table *table, const void *values,
                                  const cJSON *saved, const char *where)
 {
-    char differences[STATUS_MESSAGE_MAX / 2] = "";
+    char differences[STATUS_MESSAGE_MAX * 3 / 4] = "";
     size_t used = 0;
 
     for (size_t i = 0; i < table->option_count; i++) {
