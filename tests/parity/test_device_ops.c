@@ -297,11 +297,21 @@ Test(device_ops, residual_and_norm_in_one_equal_the_parts)
 
 /* --- linear and gelu --- */
 
+/* Rows of `columns` to rows of `stride` and back. */
+static void spread(float *to, const float *from, int rows, int columns, int to_stride,
+                   int from_stride)
+{
+    for (int r = 0; r < rows; r++) {
+        memmove(to + r * to_stride, from + r * from_stride, (size_t)columns * sizeof(float));
+    }
+}
+
 Test(device_ops, linear_and_its_gradients)
 {
-    enum { R = 45, K = 33, N = 71 };
-    static float x[R * K], weight[N * K], bias[N], out[R * N], dout[R * N];
-    static float dx[R * K], dweight[N * K], dbias[N];
+    enum { R = 45, K = 33, N = 71, KS = 40, NS = 72 };
+    static float x[R * K], weight[N * K], bias[N], out[R * NS], dout[R * N];
+    static float spread_x[R * KS], spread_dout[R * NS];
+    static float dx[R * KS], dweight[N * K], dbias[N];
     static double want[R * N], want_dx[R * K], want_dweight[N * K], want_dbias[N];
 
     draw(x, R * K, 1.0);
@@ -309,6 +319,8 @@ Test(device_ops, linear_and_its_gradients)
     draw(bias, N, 1.0);
     draw(dout, R * N, 1.0);
     draw(dweight, N * K, 1.0);
+    spread(spread_x, x, R, K, KS, K);
+    spread(spread_dout, dout, R, N, NS, N);
     widen(want_dweight, dweight, N * K);
     for (int r = 0; r < R; r++) {
         for (int n = 0; n < N; n++) {
@@ -322,9 +334,12 @@ Test(device_ops, linear_and_its_gradients)
             }
         }
     }
-    must(ops->linear_forward(device, out, x, weight, bias, R, K, N));
+    must(ops->linear_forward(device, out, NS, spread_x, KS, weight, bias, R, K, N));
+    spread(out, out, R, N, N, NS);
     expect_near(out, want, R * N, 1e-5, "out");
-    must(ops->linear_backward(device, dx, dweight, dbias, dout, x, weight, R, K, N));
+    must(ops->linear_backward(device, dx, KS, dweight, dbias, spread_dout, NS, spread_x, KS,
+                              weight, R, K, N));
+    spread(dx, dx, R, K, K, KS);
     expect_near(dx, want_dx, R * K, 1e-5, "dx");
     expect_near(dweight, want_dweight, N * K, 1e-5, "dweight");
     expect_near(dbias, want_dbias, N, 1e-5, "dbias");
@@ -332,9 +347,9 @@ Test(device_ops, linear_and_its_gradients)
     for (int i = 0; i < R * N; i++) {
         want[i] -= (double)bias[i % N];
     }
-    must(ops->linear_forward(device, out, x, weight, NULL, R, K, N));
+    must(ops->linear_forward(device, out, N, x, K, weight, NULL, R, K, N));
     expect_near(out, want, R * N, 1e-5, "out without bias");
-    must(ops->linear_backward(device, NULL, dweight, NULL, dout, x, weight, R, K, N));
+    must(ops->linear_backward(device, NULL, 0, dweight, NULL, dout, N, x, K, weight, R, K, N));
 }
 
 static double plain_gelu(double x)
@@ -344,8 +359,9 @@ static double plain_gelu(double x)
 
 Test(device_ops, gelu_and_its_gradient)
 {
-    enum { R = 200, N = 105 };
-    static float x[R * N], bias[N], out[R * N], dout[R * N], dbias[N];
+    enum { R = 200, N = 105, NS = 112 };
+    static float x[R * N], bias[N], dout[R * N], dbias[N];
+    static float spread_x[R * NS], spread_dout[R * NS], out[R * NS];
     static double want[R * N], want_dx[R * N], want_dbias[N];
 
     draw(x, R * N, 9.0);
@@ -358,9 +374,13 @@ Test(device_ops, gelu_and_its_gradient)
         want_dx[i] = (double)dout[i] * (plain_gelu(z + STEP) - plain_gelu(z - STEP)) / (2 * STEP);
         want_dbias[i % N] += want_dx[i];
     }
-    must(ops->gelu_forward(device, out, x, bias, R, N));
+    spread(spread_x, x, R, N, NS, N);
+    spread(spread_dout, dout, R, N, NS, N);
+    must(ops->gelu_forward(device, out, spread_x, NS, bias, R, N));
+    spread(out, out, R, N, N, NS);
     expect_near(out, want, R * N, 1e-6, "out");
-    must(ops->gelu_backward(device, dout, dbias, dout, x, bias, R, N));
+    must(ops->gelu_backward(device, spread_dout, dbias, spread_dout, spread_x, NS, bias, R, N));
+    spread(dout, spread_dout, R, N, N, NS);
     expect_near(dout, want_dx, R * N, 2e-6, "dx");
     expect_near(dbias, want_dbias, N, 1e-5, "dbias");
 }

@@ -25,21 +25,23 @@ enum status cpu_gemm(char op_a, char op_b, int M, int N, int K, float alpha, con
     return STATUS_OK;
 }
 
-enum status cpu_linear_forward(struct device *device, float *out, const float *x,
-                               const float *weight, const float *bias, int R, int K, int N)
+enum status cpu_linear_forward(struct device *device, float *out, int out_stride, const float *x,
+                               int x_stride, const float *weight, const float *bias, int R, int K,
+                               int N)
 {
     int threads = cpu_threads(device, (size_t)R * (size_t)N);
 
     if (bias != NULL) {
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (int r = 0; r < R; r++) {
-            memcpy(out + (size_t)r * (size_t)N, bias, (size_t)N * sizeof(float));
+            memcpy(out + (size_t)r * (size_t)out_stride, bias, (size_t)N * sizeof(float));
         }
     }
-    return cpu_gemm('N', 'T', R, N, K, 1.0f, x, K, weight, K, bias != NULL ? 1.0f : 0.0f, out, N);
+    return cpu_gemm('N', 'T', R, N, K, 1.0f, x, x_stride, weight, K, bias != NULL ? 1.0f : 0.0f,
+                    out, out_stride);
 }
 
-CPU_KERNEL static void sum_columns(float *sums, const float *x, int R, int N, size_t begin,
+CPU_KERNEL static void sum_columns(float *sums, const float *x, int stride, int R, size_t begin,
                                    size_t end)
 {
     for (size_t n = begin; n < end; n += SUM_COLUMNS) {
@@ -51,7 +53,7 @@ CPU_KERNEL static void sum_columns(float *sums, const float *x, int R, int N, si
             float part[SUM_COLUMNS] = {0};
 
             for (int i = r; i < last; i++) {
-                const float *row = x + (size_t)i * (size_t)N + n;
+                const float *row = x + (size_t)i * (size_t)stride + n;
 #pragma omp simd
                 for (int c = 0; c < width; c++) {
                     part[c] += row[c];
@@ -67,23 +69,27 @@ CPU_KERNEL static void sum_columns(float *sums, const float *x, int R, int N, si
     }
 }
 
-enum status cpu_linear_backward(struct device *device, float *dx, float *dweight, float *dbias,
-                                const float *dout, const float *x, const float *weight, int R,
-                                int K, int N)
+enum status cpu_linear_backward(struct device *device, float *dx, int dx_stride, float *dweight,
+                                float *dbias, const float *dout, int dout_stride, const float *x,
+                                int x_stride, const float *weight, int R, int K, int N)
 {
     int threads = cpu_threads(device, (size_t)R * (size_t)N);
     enum status st = STATUS_OK;
 
     if (dx != NULL) {
-        TRY(st, cpu_gemm('N', 'N', R, K, N, 1.0f, dout, N, weight, K, 0.0f, dx, K), done);
+        TRY(st,
+            cpu_gemm('N', 'N', R, K, N, 1.0f, dout, dout_stride, weight, K, 0.0f, dx, dx_stride),
+            done);
     }
-    TRY(st, cpu_gemm('T', 'N', N, K, R, 1.0f, dout, N, x, K, 1.0f, dweight, K), done);
+    TRY(st,
+        cpu_gemm('T', 'N', N, K, R, 1.0f, dout, dout_stride, x, x_stride, 1.0f, dweight, K),
+        done);
     if (dbias != NULL) {
 #pragma omp parallel num_threads(threads)
         {
             struct cpu_range part =
                 cpu_share((size_t)N, SUM_COLUMNS, omp_get_thread_num(), omp_get_num_threads());
-            sum_columns(dbias, dout, R, N, part.begin, part.end);
+            sum_columns(dbias, dout, dout_stride, R, part.begin, part.end);
         }
     }
 done:

@@ -13,14 +13,14 @@ CPU_KERNEL static void gelu_row(float *out, const float *x, const float *bias, i
     }
 }
 
-enum status cpu_gelu_forward(struct device *device, float *out, const float *x, const float *bias,
-                             int R, int N)
+enum status cpu_gelu_forward(struct device *device, float *out, const float *x, int stride,
+                             const float *bias, int R, int N)
 {
     int threads = cpu_threads(device, (size_t)R * (size_t)N);
 
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int r = 0; r < R; r++) {
-        gelu_row(out + (size_t)r * (size_t)N, x + (size_t)r * (size_t)N, bias, N);
+        gelu_row(out + (size_t)r * (size_t)stride, x + (size_t)r * (size_t)stride, bias, N);
     }
     return STATUS_OK;
 }
@@ -46,7 +46,7 @@ CPU_KERNEL static void add_part(float *y, const float *x, size_t count)
 }
 
 enum status cpu_gelu_backward(struct device *device, float *dx, float *dbias, const float *dout,
-                              const float *x, const float *bias, int R, int N)
+                              const float *x, int stride, const float *bias, int R, int N)
 {
     int threads = cpu_threads(device, (size_t)R * (size_t)N);
     size_t width = (size_t)N;
@@ -61,8 +61,8 @@ enum status cpu_gelu_backward(struct device *device, float *dx, float *dbias, co
 
         memset(block_sums, 0, width * sizeof(float));
         for (size_t r = rows.begin; r < rows.end; r++) {
-            gelu_backward_row(dx + r * width, block_sums, dout + r * width, x + r * width, bias,
-                              N);
+            size_t at = r * (size_t)stride;
+            gelu_backward_row(dx + at, block_sums, dout + at, x + at, bias, N);
         }
     }
     for (int block = 0; block < CPU_SUM_BLOCKS; block++) {

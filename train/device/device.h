@@ -89,22 +89,26 @@ struct device_ops {
                                       const float *x, const float *weight, const float *mean,
                                       const float *rstd, int R, int C);
 
-    /* out[R,N] = x[R,K] weight[N,K]^T + bias[N] (bias may be NULL). */
-    enum status (*linear_forward)(struct device *device, float *out, const float *x,
-                                  const float *weight, const float *bias, int R, int K, int N);
+    /* out[R,N] = x[R,K] weight[N,K]^T + bias[N] (bias may be NULL). Rows of activations may lie
+     * further apart than they are long: a stride of a power of two makes them share few lines of
+     * the cache. */
+    enum status (*linear_forward)(struct device *device, float *out, int out_stride,
+                                  const float *x, int x_stride, const float *weight,
+                                  const float *bias, int R, int K, int N);
     /* dx[R,K] = dout weight (dx may be NULL); dweight += dout^T x; dbias += column sums (may be
      * NULL). */
-    enum status (*linear_backward)(struct device *device, float *dx, float *dweight, float *dbias,
-                                   const float *dout /* [R,N] */, const float *x,
-                                   const float *weight, int R, int K, int N);
+    enum status (*linear_backward)(struct device *device, float *dx, int dx_stride, float *dweight,
+                                   float *dbias, const float *dout /* [R,N] */, int dout_stride,
+                                   const float *x, int x_stride, const float *weight, int R, int K,
+                                   int N);
     /* out[R,N] = gelu(x + bias), tanh form as Megatron's and GPT-2's gelu_new. The sum with the
-     * bias is not kept: backward takes it again. */
+     * bias is not kept: backward takes it again. All arrays of R rows have the same stride. */
     enum status (*gelu_forward)(struct device *device, float *out, const float *x /* [R,N] */,
-                                const float *bias /* [N] */, int R, int N);
+                                int stride, const float *bias /* [N] */, int R, int N);
     /* dx = dout * gelu'(x + bias); dbias += column sums of dx; dx may be dout. */
     enum status (*gelu_backward)(struct device *device, float *dx /* [R,N] */, float *dbias,
-                                 const float *dout /* [R,N] */, const float *x, const float *bias,
-                                 int R, int N);
+                                 const float *dout /* [R,N] */, const float *x, int stride,
+                                 const float *bias, int R, int N);
 
     /* Causal self-attention. qkv[B,T,H,3,D] (head by head, as Megatron's fused matrix), out
      * [B,T,H,D], scale 1/sqrt(D). `stats` [B,H,T] (log-sum-exp) is kept for backward. Dropout on
@@ -118,8 +122,8 @@ struct device_ops {
                                       const struct device_dropout *dropout);
 
     /* Vocabulary-parallel softmax cross-entropy in the three steps between which TP reduces.
-     * logits[R,V_part]; labels are global ids; columns at or beyond `valid` are padding and never
-     * enter. */
+     * logits[R,V_part] (V_part is also the stride); labels are global ids; columns at or beyond
+     * `valid` are padding and never enter. */
     enum status (*loss_max)(struct device *device, float *row_max /* [R] */, const float *logits,
                             int R, int V_part, int valid);
     /* sums[0,r] = sum exp(logit - max), sums[1,r] = logit of the label - max if it is here else 0;

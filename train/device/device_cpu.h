@@ -81,11 +81,12 @@ enum status cpu_layernorm_backward(struct device *device, float *dx, float *dwei
 enum status cpu_gemm(char op_a, char op_b, int M, int N, int K, float alpha, const float *a,
                      int a_stride, const float *b, int b_stride, float beta, float *c,
                      int c_stride) STATUS_MUST_CHECK;
-enum status cpu_linear_forward(struct device *device, float *out, const float *x,
-                               const float *weight, const float *bias, int R, int K, int N);
-enum status cpu_linear_backward(struct device *device, float *dx, float *dweight, float *dbias,
-                                const float *dout, const float *x, const float *weight, int R,
-                                int K, int N);
+enum status cpu_linear_forward(struct device *device, float *out, int out_stride, const float *x,
+                               int x_stride, const float *weight, const float *bias, int R, int K,
+                               int N);
+enum status cpu_linear_backward(struct device *device, float *dx, int dx_stride, float *dweight,
+                                float *dbias, const float *dout, int dout_stride, const float *x,
+                                int x_stride, const float *weight, int R, int K, int N);
 
 /* cpu_attention.c */
 enum status cpu_attention_forward(struct device *device, float *out, float *stats,
@@ -109,10 +110,10 @@ enum status cpu_loss_whole(struct device *device, float *losses, float *logits,
                            bool want_gradient, int R, int V_part, int valid);
 
 /* cpu_pointwise.c */
-enum status cpu_gelu_forward(struct device *device, float *out, const float *x, const float *bias,
-                             int R, int N);
+enum status cpu_gelu_forward(struct device *device, float *out, const float *x, int stride,
+                             const float *bias, int R, int N);
 enum status cpu_gelu_backward(struct device *device, float *dx, float *dbias, const float *dout,
-                              const float *x, const float *bias, int R, int N);
+                              const float *x, int stride, const float *bias, int R, int N);
 enum status cpu_add(struct device *device, float *y, const float *x, size_t count);
 enum status cpu_scale(struct device *device, float *y, float a, size_t count);
 

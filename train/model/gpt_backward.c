@@ -32,18 +32,21 @@ static enum status mlp_backward(struct gpt *gpt, const struct gpt_slot *slot,
 
     TRY(st, branch_gradient(gpt, batch, layer, GPT_SITE_MLP_OUTPUT, &dbranch), done);
     TRY(st,
-        ops->linear_backward(gpt->device, gpt->wide, gpt_grad_of(gpt, GPT_FC2_WEIGHT, layer),
-                             gpt_grad_of(gpt, GPT_FC2_BIAS, layer), dbranch, acts->gelu,
-                             gpt_param_of(gpt, GPT_FC2_WEIGHT, layer), n->R, n->F_part, n->C),
+        ops->linear_backward(gpt->device, gpt->wide, n->F_stride,
+                             gpt_grad_of(gpt, GPT_FC2_WEIGHT, layer),
+                             gpt_grad_of(gpt, GPT_FC2_BIAS, layer), dbranch, n->C, acts->gelu,
+                             n->F_stride, gpt_param_of(gpt, GPT_FC2_WEIGHT, layer), n->R,
+                             n->F_part, n->C),
         done);
     TRY(st,
         ops->gelu_backward(gpt->device, gpt->wide, gpt_grad_of(gpt, GPT_FC1_BIAS, layer),
-                           gpt->wide, acts->fc1, gpt_param_of(gpt, GPT_FC1_BIAS, layer), n->R,
-                           n->F_part),
+                           gpt->wide, acts->fc1, n->F_stride,
+                           gpt_param_of(gpt, GPT_FC1_BIAS, layer), n->R, n->F_part),
         done);
     TRY(st,
-        ops->linear_backward(gpt->device, gpt->dinput, gpt_grad_of(gpt, GPT_FC1_WEIGHT, layer),
-                             NULL, gpt->wide, acts->norm2,
+        ops->linear_backward(gpt->device, gpt->dinput, n->C,
+                             gpt_grad_of(gpt, GPT_FC1_WEIGHT, layer), NULL, gpt->wide,
+                             n->F_stride, acts->norm2, n->C,
                              gpt_param_of(gpt, GPT_FC1_WEIGHT, layer), n->R, n->C, n->F_part),
         done);
     TRY(st, gpt_sum_over_tp(gpt, gpt->dinput, (size_t)n->R * (size_t)n->C), done);
@@ -71,9 +74,10 @@ static enum status attention_backward(struct gpt *gpt, const struct gpt_slot *sl
 
     TRY(st, branch_gradient(gpt, batch, layer, GPT_SITE_ATTENTION_OUTPUT, &dbranch), done);
     TRY(st,
-        ops->linear_backward(gpt->device, gpt->dattention,
+        ops->linear_backward(gpt->device, gpt->dattention, n->C_part,
                              gpt_grad_of(gpt, GPT_PROJ_WEIGHT, layer),
-                             gpt_grad_of(gpt, GPT_PROJ_BIAS, layer), dbranch, acts->attention,
+                             gpt_grad_of(gpt, GPT_PROJ_BIAS, layer), dbranch, n->C,
+                             acts->attention, n->C_part,
                              gpt_param_of(gpt, GPT_PROJ_WEIGHT, layer), n->R, n->C_part, n->C),
         done);
     TRY(st,
@@ -81,8 +85,10 @@ static enum status attention_backward(struct gpt *gpt, const struct gpt_slot *sl
                                 acts->stats, acts->qkv, n->B, n->T, n->H_part, n->D, &on_scores),
         done);
     TRY(st,
-        ops->linear_backward(gpt->device, gpt->dinput, gpt_grad_of(gpt, GPT_QKV_WEIGHT, layer),
-                             gpt_grad_of(gpt, GPT_QKV_BIAS, layer), gpt->wide, acts->norm1,
+        ops->linear_backward(gpt->device, gpt->dinput, n->C,
+                             gpt_grad_of(gpt, GPT_QKV_WEIGHT, layer),
+                             gpt_grad_of(gpt, GPT_QKV_BIAS, layer), gpt->wide, 3 * n->C_part,
+                             acts->norm1, n->C,
                              gpt_param_of(gpt, GPT_QKV_WEIGHT, layer), n->R, n->C,
                              3 * n->C_part),
         done);

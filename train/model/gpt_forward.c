@@ -61,7 +61,7 @@ static enum status attention(struct gpt *gpt, const struct gpt_slot *slot,
     enum status st = STATUS_OK;
 
     TRY(st,
-        ops->linear_forward(gpt->device, acts->qkv, acts->norm1,
+        ops->linear_forward(gpt->device, acts->qkv, 3 * n->C_part, acts->norm1, n->C,
                             gpt_param_of(gpt, GPT_QKV_WEIGHT, layer),
                             gpt_param_of(gpt, GPT_QKV_BIAS, layer), n->R, n->C, 3 * n->C_part),
         done);
@@ -70,7 +70,7 @@ static enum status attention(struct gpt *gpt, const struct gpt_slot *slot,
                                n->H_part, n->D, &on_scores),
         done);
     TRY(st,
-        ops->linear_forward(gpt->device, gpt->branch, acts->attention,
+        ops->linear_forward(gpt->device, gpt->branch, n->C, acts->attention, n->C_part,
                             gpt_param_of(gpt, GPT_PROJ_WEIGHT, layer), NULL, n->R, n->C_part,
                             n->C),
         done);
@@ -94,16 +94,16 @@ static enum status mlp(struct gpt *gpt, const struct gpt_slot *slot, const struc
     enum status st = STATUS_OK;
 
     TRY(st,
-        ops->linear_forward(gpt->device, acts->fc1, acts->norm2,
+        ops->linear_forward(gpt->device, acts->fc1, n->F_stride, acts->norm2, n->C,
                             gpt_param_of(gpt, GPT_FC1_WEIGHT, layer), NULL, n->R, n->C,
                             n->F_part),
         done);
     TRY(st,
-        ops->gelu_forward(gpt->device, acts->gelu, acts->fc1,
+        ops->gelu_forward(gpt->device, acts->gelu, acts->fc1, n->F_stride,
                           gpt_param_of(gpt, GPT_FC1_BIAS, layer), n->R, n->F_part),
         done);
     TRY(st,
-        ops->linear_forward(gpt->device, gpt->branch, acts->gelu,
+        ops->linear_forward(gpt->device, gpt->branch, n->C, acts->gelu, n->F_stride,
                             gpt_param_of(gpt, GPT_FC2_WEIGHT, layer), NULL, n->R, n->F_part,
                             n->C),
         done);

@@ -21,9 +21,9 @@ static enum status chunk_loss(struct gpt *gpt, struct gpt_slot *slot,
 
     if (gpt->stage.tp_size == 1) {
         return ops->loss_whole(gpt->device, losses, gpt->logits, labels, mask, batch->loss_scale,
-                               batch->is_training, rows, n->V_part, n->valid);
+                               batch->is_training, rows, n->V_stride, n->valid);
     }
-    TRY(st, ops->loss_max(gpt->device, gpt->row_max, gpt->logits, rows, n->V_part, n->valid),
+    TRY(st, ops->loss_max(gpt->device, gpt->row_max, gpt->logits, rows, n->V_stride, n->valid),
         done);
     TRY(st, ops->synchronize(gpt->device), done);
     TRY(st, comm_all_reduce(gpt->stage.tp, gpt->row_max, (size_t)rows, COMM_F32, COMM_MAX), done);
@@ -34,7 +34,7 @@ static enum status chunk_loss(struct gpt *gpt, struct gpt_slot *slot,
     TRY(st, gpt_sum_over_tp(gpt, gpt->sums, 2 * (size_t)rows), done);
     TRY(st,
         ops->loss_finish(gpt->device, losses, gpt->logits, gpt->sums, labels, mask,
-                         batch->loss_scale, batch->is_training, rows, n->V_part, n->valid,
+                         batch->loss_scale, batch->is_training, rows, n->V_stride, n->valid,
                          n->vocab_begin),
         done);
 done:
@@ -57,14 +57,15 @@ enum status gpt_head_run(struct gpt *gpt, struct gpt_slot *slot, const struct gp
         size_t at = (size_t)begin * (size_t)n->C;
 
         TRY(st,
-            ops->linear_forward(gpt->device, gpt->logits, slot->norm + at, weight, NULL, rows,
-                                n->C, n->V_part),
+            ops->linear_forward(gpt->device, gpt->logits, n->V_stride, slot->norm + at, n->C,
+                                weight, NULL, rows, n->C, n->V_part),
             done);
         TRY(st, chunk_loss(gpt, slot, batch, begin, rows), done);
         if (batch->is_training) {
             TRY(st,
-                ops->linear_backward(gpt->device, slot->dnorm + at, dweight, NULL, gpt->logits,
-                                     slot->norm + at, weight, rows, n->C, n->V_part),
+                ops->linear_backward(gpt->device, slot->dnorm + at, n->C, dweight, NULL,
+                                     gpt->logits, n->V_stride, slot->norm + at, n->C, weight, rows,
+                                     n->C, n->V_part),
                 done);
         }
     }
@@ -105,14 +106,14 @@ enum status gpt_logits(struct gpt *gpt, int slot, int row_begin, int row_count, 
             gpt->slots[slot].norm + (size_t)(row_begin + done_rows) * (size_t)n->C;
 
         TRY(st,
-            ops->linear_forward(gpt->device, gpt->logits, norm, weight, NULL, rows, n->C,
-                                n->V_part),
+            ops->linear_forward(gpt->device, gpt->logits, n->V_stride, norm, n->C, weight, NULL,
+                                rows, n->C, n->V_part),
             done);
         for (int r = 0; r < rows; r++) {
             TRY(st,
                 ops->copy_out(gpt->device,
                               out_logits + (size_t)(done_rows + r) * (size_t)n->valid,
-                              gpt->logits + (size_t)r * (size_t)n->V_part,
+                              gpt->logits + (size_t)r * (size_t)n->V_stride,
                               (size_t)n->valid * sizeof(float)),
                 done);
         }

@@ -47,7 +47,9 @@ void gpt_table_deinit(struct gpt_table *table);
 struct gpt_sizes {
     int B, T, R, C, D, layers;
     int C_part, F_part, H_part;
+    int F_stride;                       /* of [R,F_part] arrays */
     int V_part, valid;                  /* rows of the vocabulary here; those that are not padding */
+    int V_stride;                       /* of logits */
     int64_t vocab_begin;
     int chunk;                          /* rows of the head and loss at a time */
 };
@@ -61,8 +63,8 @@ struct gpt_layer_acts {
     float *attention;                   /* [R,C_part] */
     float *middle;                      /* [R,C] residual after attention */
     float *norm2, *mean2, *rstd2;       /* [R,C] [R] [R] */
-    float *fc1;                         /* [R,F_part], bias not yet added */
-    float *gelu;                        /* [R,F_part] */
+    float *fc1;                         /* [R,F_part] by F_stride, bias not yet added */
+    float *gelu;                        /* [R,F_part] by F_stride */
     float *output;                      /* [R,C] residual after the MLP */
 };
 
@@ -94,8 +96,8 @@ struct gpt {
     float *dresidual;                   /* [R,C] gradient of the residual stream */
     float *dinput;                      /* [R,C] gradient of a norm's output */
     float *dattention;                  /* [R,C_part] */
-    float *wide;                        /* [R, max(3 C_part, F_part)] */
-    float *logits;                      /* [chunk,V_part] last stage */
+    float *wide;                        /* [R,3 C_part] or [R,F_part] by F_stride */
+    float *logits;                      /* [chunk,V_part] by V_stride; last stage */
     float *row_max, *sums;              /* [chunk] [2,chunk] */
 };
 
