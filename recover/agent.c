@@ -37,6 +37,7 @@
 
 #define STRAYS_WAIT_MS 2000
 #define DRAIN_MS 2000
+#define LAST_LINES_MS 500
 #define ERROR_WAIT_MS 2000 /* for ranks to die when the agent itself has failed */
 #define STEP_UNKNOWN (-1)
 
@@ -73,9 +74,14 @@ static void suspect_rank(struct agent *agent)
     struct agent_rank *rank = &agent->ranks[index];
     char text[REPORT_CAUSE_MAX];
 
-    if (evidence_is_traced(rank->child.pid)) {
-        log_info("rank %d (pid %d) stands still in a debugger; it is left alone", index,
-                 (int)rank->child.pid);
+    bool traced = evidence_is_traced(rank->child.pid);
+
+    if (traced || rank->traced) {
+        if (!rank->traced) {
+            log_info("rank %d (pid %d) stands still in a debugger; it is left alone", index,
+                     (int)rank->child.pid);
+        }
+        rank->traced = traced; /* one that has just been let go gets its whole time too */
         detector_excuse(&agent->detector, index, clock_monotonic_ns());
         agent->state = AGENT_WATCH;
         return;
@@ -153,6 +159,7 @@ static void reap_ranks(struct agent *agent)
         progress_close(&rank->progress);
         rank->started = false;
     }
+    log_merge_drain(agent->logs, LAST_LINES_MS); /* before this agent's verdict on them */
 }
 
 static enum status stop_ranks(struct agent *agent)

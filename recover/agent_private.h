@@ -23,6 +23,7 @@ struct agent_rank {
     bool started;
     bool exited; /* noted; a zombie until stop_ranks reaps it */
     bool killed; /* this agent sent it SIGKILL */
+    bool traced; /* a debugger held it when it was last suspected */
 };
 
 struct agent {

@@ -16,7 +16,7 @@
 #include "recover/run_dir.h"
 
 #define PREFIX_MAX 64
-#define LINE_WAIT_MS 20
+#define LINE_WAIT_MS 100
 
 struct line { /* an unfinished one */
     char *bytes;

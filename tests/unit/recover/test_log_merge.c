@@ -10,6 +10,7 @@
 #include "ckpt/base/clock.h"
 #include "ckpt/base/fs.h"
 #include "ckpt/base/mem.h"
+#include "ckpt/base/thread.h"
 #include "recover/log_merge.h"
 
 static char folder[FS_PATH_MAX];
@@ -177,6 +178,40 @@ Test(log_merge, never_waits_for_a_reader_and_says_what_is_missing)
     } while (log_merge_pending(merge) || got > 0);
     cr_assert(told);
     cr_assert_leq(whole, LOG_MERGE_QUEUE_MAX + (1 << 17));
+    log_merge_destroy(&merge);
+}
+
+static enum status read_slowly(void *context)
+{
+    size_t *left = context;
+    char bytes[4096];
+
+    while (*left > 0) {
+        ssize_t got = read(fds[0], bytes, sizeof bytes);
+
+        *left -= got > 0 ? (size_t)got : 0;
+        clock_sleep_ms(1);
+    }
+    return STATUS_OK;
+}
+
+/* The agent's own log may go to the same reader, so a line must not be left half written. */
+Test(log_merge, ends_a_line_that_it_has_begun)
+{
+    struct log_merge *merge = start(1);
+    struct thread_task *reader;
+    const size_t bytes = 200000;
+    size_t left = strlen("[gen 2 rank 0] ") + bytes;
+    char *line;
+
+    cr_assert_eq(mem_alloc(&line, bytes, 1), STATUS_OK);
+    memset(line, 'z', bytes);
+    line[bytes - 1] = '\n';
+    cr_assert_eq(thread_task_start(read_slowly, &left, &reader), STATUS_OK);
+    log_merge_feed(merge, 0, LOG_STREAM_OUT, line, bytes);
+    cr_assert_not(log_merge_pending(merge));
+    cr_assert_eq(thread_task_join(reader), STATUS_OK);
+    mem_free(&line);
     log_merge_destroy(&merge);
 }
 
