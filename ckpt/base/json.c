@@ -76,6 +76,7 @@ static void format_number(double value, char out_text[NUMBER_TEXT_MAX])
     } while (strtod(out_text, NULL) != value && ++digits <= 17);
 }
 
+/* cJSON 1.7.16 and later print these by %d, which loses the sign of -0. */
 static bool prints_as_int(const cJSON *number)
 {
     double value = number->valuedouble;

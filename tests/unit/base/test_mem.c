@@ -44,7 +44,9 @@ Test(mem, sizes_that_overflow_are_refused)
     assert_status(mem_alloc(&pointer, SIZE_MAX / 2, 3), STATUS_NO_MEMORY);
     cr_assert(pointer == NULL);
     assert_status(mem_alloc(&pointer, SIZE_MAX, 1), STATUS_NO_MEMORY);
+#ifndef __SANITIZE_ADDRESS__ /* which ends the process where malloc gives NULL */
     assert_status(mem_alloc(&pointer, SIZE_MAX / 4, 1), STATUS_NO_MEMORY);
+#endif
     cr_assert(pointer == NULL);
 }
 
