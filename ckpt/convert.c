@@ -1,0 +1,376 @@
+/* GPT-2 of transformers as a checkpoint; see convert.h. */
+#include "ckpt/convert.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "ckpt/base/json.h"
+#include "ckpt/base/mem.h"
+#include "ckpt/ckpt.h"
+#include "ckpt/meta/nonce.h"
+#include "ckpt/safetensors.h"
+
+#define LAYERS_MAX 10000
+#define NUMBER_MAX 100000000
+
+struct gpt2 {
+    uint64_t layers, hidden, heads, ffn, vocab, positions;
+    bool untied;
+};
+
+/* How a tensor of theirs becomes one of ours. */
+enum turn {
+    TURN_NONE,
+    TURN_TRANSPOSE,     /* Conv1D */
+    TURN_QKV_TRANSPOSE, /* Conv1D, then rows head by head */
+    TURN_QKV            /* bias, head by head */
+};
+
+/* One row a tensor; %d is the layer. Rows and columns name sizes of struct gpt2 by a letter: H
+ * hidden, Q three times hidden, F ffn, V vocabulary, P positions, 1 none. Ours is [rows, columns]. */
+struct mapping {
+    const char *theirs, *ours;
+    char rows, columns;
+    enum turn turn;
+};
+
+static const struct mapping outer[] = {
+    {"wte.weight", "embedding.word_embeddings.weight", 'V', 'H', TURN_NONE},
+    {"wpe.weight", "embedding.position_embeddings.weight", 'P', 'H', TURN_NONE},
+    {"ln_f.weight", "decoder.final_layernorm.weight", 'H', '1', TURN_NONE},
+    {"ln_f.bias", "decoder.final_layernorm.bias", 'H', '1', TURN_NONE},
+};
+
+#define LAYER(theirs, ours, rows, columns, turn)                                                   \
+    {"h.%d." theirs, "decoder.layers.%d." ours, rows, columns, turn}
+
+static const struct mapping inner[] = {
+    LAYER("ln_1.weight", "input_layernorm.weight", 'H', '1', TURN_NONE),
+    LAYER("ln_1.bias", "input_layernorm.bias", 'H', '1', TURN_NONE),
+    LAYER("attn.c_attn.weight", "self_attention.linear_qkv.weight", 'Q', 'H', TURN_QKV_TRANSPOSE),
+    LAYER("attn.c_attn.bias", "self_attention.linear_qkv.bias", 'Q', '1', TURN_QKV),
+    LAYER("attn.c_proj.weight", "self_attention.linear_proj.weight", 'H', 'H', TURN_TRANSPOSE),
+    LAYER("attn.c_proj.bias", "self_attention.linear_proj.bias", 'H', '1', TURN_NONE),
+    LAYER("ln_2.weight", "pre_mlp_layernorm.weight", 'H', '1', TURN_NONE),
+    LAYER("ln_2.bias", "pre_mlp_layernorm.bias", 'H', '1', TURN_NONE),
+    LAYER("mlp.c_fc.weight", "mlp.linear_fc1.weight", 'F', 'H', TURN_TRANSPOSE),
+    LAYER("mlp.c_fc.bias", "mlp.linear_fc1.bias", 'F', '1', TURN_NONE),
+    LAYER("mlp.c_proj.weight", "mlp.linear_fc2.weight", 'H', 'F', TURN_TRANSPOSE),
+    LAYER("mlp.c_proj.bias", "mlp.linear_fc2.bias", 'H', '1', TURN_NONE),
+};
+
+/* The whole model in memory: three tensors (weight and both moments) a parameter. */
+struct import {
+    struct gpt2 config;
+    struct safetensors source;
+    const char *prefix; /* "transformer." or "" */
+    struct ckpt_tensor *tensors;
+    size_t count, capacity;
+    uint64_t parameters;
+};
+
+static enum status get_number(const cJSON *config, const char *what, const char *key,
+                              uint64_t fallback, uint64_t *out_value)
+{
+    enum status st = STATUS_OK;
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
+
+    *out_value = fallback;
+    if ((item == NULL || cJSON_IsNull(item)) && fallback != 0) {
+        return STATUS_OK;
+    }
+    TRY(st, json_get_u64(config, what, key, out_value), done);
+    if (*out_value == 0 || *out_value > NUMBER_MAX) {
+        st = FAIL(STATUS_BAD_DATA, "'%s': '%s' is %llu", what, key,
+                  (unsigned long long)*out_value);
+    }
+done:
+    return st;
+}
+
+/* Anything that changes what the weights mean is refused, not ignored. */
+static enum status check_architecture(const cJSON *config, const char *what)
+{
+    static const char *const off[] = {"scale_attn_by_inverse_layer_idx", "add_cross_attention"};
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(config, "model_type");
+    const cJSON *act = cJSON_GetObjectItemCaseSensitive(config, "activation_function");
+    const cJSON *scale = cJSON_GetObjectItemCaseSensitive(config, "scale_attn_weights");
+
+    if (!cJSON_IsString(type) || strcmp(type->valuestring, "gpt2") != 0) {
+        return FAIL(STATUS_UNSUPPORTED, "'%s' is a model of type '%.40s', only gpt2 is imported",
+                    what, cJSON_IsString(type) ? type->valuestring : "(none)");
+    }
+    if (cJSON_IsString(act) && strcmp(act->valuestring, "gelu_new") != 0 &&
+        strcmp(act->valuestring, "gelu_pytorch_tanh") != 0) {
+        return FAIL(STATUS_UNSUPPORTED,
+                    "'%s': activation_function is '%.40s', only the tanh form of GELU (gelu_new) "
+                    "is trained here",
+                    what, act->valuestring);
+    }
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
+        if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(config, off[i]))) {
+            return FAIL(STATUS_UNSUPPORTED, "'%s': %s is not supported", what, off[i]);
+        }
+    }
+    if (cJSON_IsFalse(scale)) {
+        return FAIL(STATUS_UNSUPPORTED, "'%s': scale_attn_weights is off", what);
+    }
+    return STATUS_OK;
+}
+
+static enum status read_config(struct fs *fs, const char *folder, struct gpt2 *out_config)
+{
+    enum status st = STATUS_OK;
+    char path[FS_PATH_MAX];
+    cJSON *config = NULL;
+
+    TRY(st, fs_join(path, folder, "config.json"), done);
+    TRY(st, json_read_file(fs, path, &config), done);
+    TRY(st, check_architecture(config, path), done);
+    TRY(st, get_number(config, path, "n_layer", 0, &out_config->layers), done);
+    TRY(st, get_number(config, path, "n_embd", 0, &out_config->hidden), done);
+    TRY(st, get_number(config, path, "n_head", 0, &out_config->heads), done);
+    TRY(st, get_number(config, path, "vocab_size", 0, &out_config->vocab), done);
+    TRY(st, get_number(config, path, "n_positions", 0, &out_config->positions), done);
+    TRY(st, get_number(config, path, "n_inner", 4 * out_config->hidden, &out_config->ffn), done);
+    const cJSON *tied = cJSON_GetObjectItemCaseSensitive(config, "tie_word_embeddings");
+    out_config->untied = cJSON_IsFalse(tied);
+    if (out_config->layers > LAYERS_MAX || out_config->hidden % out_config->heads != 0) {
+        st = FAIL(STATUS_BAD_DATA, "'%s': %llu layers, hidden %llu, %llu heads do not go together",
+                  path, (unsigned long long)out_config->layers,
+                  (unsigned long long)out_config->hidden, (unsigned long long)out_config->heads);
+    }
+done:
+    cJSON_Delete(config);
+    return st;
+}
+
+static uint64_t size_of(const struct gpt2 *config, char letter)
+{
+    switch (letter) {
+    case 'H':
+        return config->hidden;
+    case 'Q':
+        return 3 * config->hidden;
+    case 'F':
+        return config->ffn;
+    case 'V':
+        return config->vocab;
+    case 'P':
+        return config->positions;
+    default:
+        return 1;
+    }
+}
+
+/* Our row of the fused QKV as a row of theirs. */
+static uint64_t qkv_source_row(const struct gpt2 *config, uint64_t row)
+{
+    uint64_t head_size = config->hidden / config->heads;
+    uint64_t head = row / (3 * head_size), kind = row / head_size % 3, at = row % head_size;
+
+    return kind * config->hidden + head * head_size + at;
+}
+
+static void turn_tensor(const struct import *import, const struct mapping *mapping, uint64_t rows,
+                        uint64_t columns, const float *theirs, float *ours)
+{
+    bool is_qkv = mapping->turn == TURN_QKV || mapping->turn == TURN_QKV_TRANSPOSE;
+    bool is_turned = mapping->turn == TURN_TRANSPOSE || mapping->turn == TURN_QKV_TRANSPOSE;
+
+    for (uint64_t r = 0; r < rows; r++) {
+        uint64_t from = is_qkv ? qkv_source_row(&import->config, r) : r;
+        for (uint64_t c = 0; c < columns; c++) {
+            ours[r * columns + c] = is_turned ? theirs[c * rows + from] : theirs[from * columns + c];
+        }
+    }
+}
+
+static enum status add_tensor(struct import *import, const char *kind, const char *name, int dims,
+                              const uint64_t *shape, float **out_data)
+{
+    enum status st = STATUS_OK;
+    struct box whole = box_whole(dims, shape);
+    char *full = NULL;
+
+    TRY(st,
+        mem_grow((void **)&import->tensors, &import->capacity, import->count + 1,
+                 sizeof *import->tensors),
+        done);
+    TRY(st, mem_format(&full, "%s/%s", kind, name), done);
+    struct ckpt_tensor *tensor = &import->tensors[import->count++];
+    *tensor = (struct ckpt_tensor){
+        .name = full, .type = MANIFEST_F32, .dims = dims, .box = whole, .owned = whole};
+    memcpy(tensor->shape, shape, (size_t)dims * sizeof *shape);
+    TRY(st, mem_alloc(&tensor->data, (size_t)box_count(&whole), sizeof(float)), done);
+    *out_data = tensor->data;
+done:
+    return st;
+}
+
+static enum status import_tensor(struct import *import, const char *prefix,
+                                 const struct mapping *mapping, const char *theirs,
+                                 const char *ours)
+{
+    enum status st = STATUS_OK;
+    int dims = mapping->columns == '1' ? 1 : 2;
+    uint64_t shape[] = {size_of(&import->config, mapping->rows),
+                        size_of(&import->config, mapping->columns)};
+    bool is_turned = mapping->turn == TURN_TRANSPOSE || mapping->turn == TURN_QKV_TRANSPOSE;
+    uint64_t source_shape[] = {shape[is_turned ? 1 : 0], shape[is_turned ? 0 : 1]};
+    float *data = NULL, *source = NULL, *moment = NULL;
+    char name[256];
+
+    (void)snprintf(name, sizeof name, "%s%s", prefix, theirs);
+    TRY(st, mem_alloc(&source, (size_t)shape[0], (size_t)shape[1] * sizeof *source), done);
+    TRY(st, safetensors_read_f32(&import->source, name, dims, source_shape, source), done);
+    TRY(st, add_tensor(import, "param", ours, dims, shape, &data), done);
+    turn_tensor(import, mapping, shape[0], shape[1], source, data);
+    TRY(st, add_tensor(import, "exp_avg", ours, dims, shape, &moment), done);
+    TRY(st, add_tensor(import, "exp_avg_sq", ours, dims, shape, &moment), done);
+    import->parameters += shape[0] * shape[1];
+done:
+    mem_free(&source);
+    return st;
+}
+
+/* The tables' %d filled in: at most one, and only in rows of layers. */
+static void name_layer(char *out_name, size_t bytes, const char *pattern, int layer)
+{
+    const char *hole = strstr(pattern, "%d");
+
+    if (hole == NULL) {
+        (void)snprintf(out_name, bytes, "%s", pattern);
+    } else {
+        (void)snprintf(out_name, bytes, "%.*s%d%s", (int)(hole - pattern), pattern, layer,
+                       hole + 2);
+    }
+}
+
+static enum status import_rows(struct import *import, const struct mapping *rows, size_t count,
+                               int layer)
+{
+    enum status st = STATUS_OK;
+    char theirs[128], ours[MANIFEST_TENSOR_NAME_MAX / 2];
+
+    for (size_t i = 0; i < count; i++) {
+        name_layer(theirs, sizeof theirs, rows[i].theirs, layer);
+        name_layer(ours, sizeof ours, rows[i].ours, layer);
+        TRY(st, import_tensor(import, import->prefix, &rows[i], theirs, ours), done);
+    }
+done:
+    return st;
+}
+
+static enum status import_model(struct import *import)
+{
+    static const struct mapping head = {"lm_head.weight", "output_layer.weight", 'V', 'H',
+                                        TURN_NONE};
+    enum status st = STATUS_OK;
+
+    bool has_prefix =
+        cJSON_GetObjectItemCaseSensitive(import->source.header, "transformer.wte.weight") != NULL;
+    import->prefix = has_prefix ? "transformer." : "";
+    TRY(st, import_rows(import, outer, sizeof outer / sizeof *outer, 0), done);
+    for (uint64_t layer = 0; layer < import->config.layers; layer++) {
+        TRY(st, import_rows(import, inner, sizeof inner / sizeof *inner, (int)layer), done);
+    }
+    if (import->config.untied) {
+        TRY(st, import_tensor(import, "", &head, head.theirs, head.ours), done);
+    }
+done:
+    return st;
+}
+
+static enum status add_option(cJSON *options, const char *name, uint64_t value)
+{
+    enum status st = STATUS_OK;
+    cJSON *row = NULL;
+
+    TRY(st, json_new_object(&row), done);
+    TRY(st, json_add_u64(row, "value", value), done);
+    TRY(st, json_add_string(row, "class", "FIXED"), done);
+    cJSON *whole = row;
+    row = NULL;
+    TRY(st, json_add_item(options, name, whole), done);
+done:
+    cJSON_Delete(row);
+    return st;
+}
+
+/* Only what the model fixes; a run that goes on from here adds its own. */
+static enum status make_options(const struct gpt2 *config, cJSON *options)
+{
+    enum status st = STATUS_OK;
+
+    TRY(st, add_option(options, "num-layers", config->layers), done);
+    TRY(st, add_option(options, "hidden-size", config->hidden), done);
+    TRY(st, add_option(options, "num-attention-heads", config->heads), done);
+    TRY(st, add_option(options, "ffn-hidden-size", config->ffn), done);
+    TRY(st, add_option(options, "vocab-size", config->vocab), done);
+    TRY(st, add_option(options, "max-position-embeddings", config->positions), done);
+done:
+    return st;
+}
+
+static enum status write_checkpoint(struct import *import, struct fs *fs, const char *save,
+                                    int thread_count, struct convert_result *out_result)
+{
+    enum status st = STATUS_OK;
+    struct ckpt_writer *writer = NULL;
+    struct ckpt_save_result result = {0};
+    cJSON *options = NULL, *state = NULL;
+    char run_id[NONCE_TEXT_MAX];
+
+    TRY(st, nonce_make(run_id), done);
+    struct ckpt_writer_config config = {
+        .fs = fs,
+        .save = save,
+        .run_id = run_id,
+        .layout = {1, 1, 1},
+        .group = {.rank = 0, .size = 1},
+        .compression = "none",
+        .thread_count = thread_count,
+    };
+    TRY(st, json_new_object(&options), done);
+    TRY(st, json_new_object(&state), done);
+    TRY(st, make_options(&import->config, options), done);
+    TRY(st, json_add_u64(state, "consumed_samples", 0), done);
+    TRY(st, json_add_u64(state, "consumed_valid_samples", 0), done);
+    TRY(st, ckpt_writer_open(&config, &writer), done);
+    struct ckpt_save what = {.tensors = import->tensors,
+                             .tensor_count = import->count,
+                             .options = options,
+                             .state = state};
+    TRY(st, ckpt_save(writer, &what, &result), done);
+    out_result->state_hash = result.state_hash;
+    out_result->parameters = import->parameters;
+done:
+    ckpt_writer_close(&writer);
+    cJSON_Delete(options);
+    cJSON_Delete(state);
+    return st;
+}
+
+enum status convert_import_gpt2(struct fs *fs, const char *folder, const char *save,
+                                int thread_count, struct convert_result *out_result)
+{
+    enum status st = STATUS_OK;
+    struct import import = {.prefix = ""};
+    char path[FS_PATH_MAX];
+
+    TRY(st, read_config(fs, folder, &import.config), done);
+    TRY(st, fs_join(path, folder, "model.safetensors"), done);
+    TRY(st, safetensors_open(fs, path, &import.source), done);
+    TRY(st, import_model(&import), done);
+    TRY(st, write_checkpoint(&import, fs, save, thread_count, out_result), done);
+done:
+    for (size_t i = 0; i < import.count; i++) {
+        char *name = (char *)import.tensors[i].name;
+        mem_free(&name);
+        mem_free(&import.tensors[i].data);
+    }
+    mem_free(&import.tensors);
+    safetensors_close(&import.source);
+    return st;
+}
