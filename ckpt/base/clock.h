@@ -9,8 +9,8 @@
 #define CLOCK_TEXT_MAX 32
 
 int64_t clock_monotonic_ns(void);
-int64_t clock_wall_ns(void);                        /* since 1970-01-01 UTC */
-void clock_sleep_ms(int64_t duration_ms);           /* goes on after signals */
+int64_t clock_wall_ns(void);              /* since 1970-01-01 UTC */
+void clock_sleep_ms(int64_t duration_ms); /* goes on after signals */
 /* "2026-12-01T03:44:19Z" */
 void clock_format_utc(int64_t wall_ns, char out_text[CLOCK_TEXT_MAX]);
 

@@ -39,8 +39,8 @@ enum status fs_pread(struct fs_file *file, void *buffer, size_t bytes, uint64_t 
     while (done < bytes) {
         size_t now = 0;
         TRY(st,
-            file->fs->ops->pread(file->fs, file, (char *)buffer + done, bytes - done,
-                                 offset + done, &now),
+            file->fs->ops->pread(file->fs, file, (char *)buffer + done, bytes - done, offset + done,
+                                 &now),
             done);
         if (now == 0) {
             return FAIL(STATUS_CORRUPT, "'%s' ends at %llu, wanted %zu bytes at %llu", file->path,
@@ -260,8 +260,7 @@ enum status fs_replace_file(struct fs *fs, const char *path, const void *bytes, 
     char parent[FS_PATH_MAX], temporary[FS_PATH_MAX];
 
     int length = snprintf(temporary, sizeof temporary, "%s.tmp-%ld-%u-%llx", path, (long)getpid(),
-                          atomic_fetch_add(&serial, 1),
-                          (unsigned long long)clock_monotonic_ns());
+                          atomic_fetch_add(&serial, 1), (unsigned long long)clock_monotonic_ns());
     if (length < 0 || (size_t)length >= sizeof temporary) {
         return FAIL(STATUS_USAGE, "path '%.100s...' is too long", path);
     }

@@ -23,10 +23,10 @@
 #define FS_NAME_MAX 256
 
 enum fs_open_mode {
-    FS_READ,                    /* must exist */
-    FS_CREATE_NEW,              /* read-write; STATUS_EXISTS when it is there (O_EXCL) */
-    FS_CREATE,                  /* read-write; truncated when it is there */
-    FS_UPDATE                   /* read-write; must exist */
+    FS_READ,       /* must exist */
+    FS_CREATE_NEW, /* read-write; STATUS_EXISTS when it is there (O_EXCL) */
+    FS_CREATE,     /* read-write; truncated when it is there */
+    FS_UPDATE      /* read-write; must exist */
 };
 
 struct fs_stat {
@@ -34,17 +34,17 @@ struct fs_stat {
     uint64_t size;
     uint64_t device;
     uint64_t inode;
-    int64_t modified_ns;        /* wall time of the file's server: only to print */
+    int64_t modified_ns; /* wall time of the file's server: only to print */
 };
 
 struct fs_space {
     uint64_t total_bytes;
-    uint64_t available_bytes;   /* to this user */
+    uint64_t available_bytes; /* to this user */
 };
 
-struct fs_file;                 /* one open file; made and freed by its fs */
+struct fs_file; /* one open file; made and freed by its fs */
 
-struct fs_names {               /* a directory's entries without "." and "..", sorted */
+struct fs_names { /* a directory's entries without "." and "..", sorted */
     char **names;
     size_t count;
 };
@@ -80,8 +80,8 @@ struct fs *fs_posix(void);
 
 enum status fs_open(struct fs *fs, const char *path, enum fs_open_mode mode,
                     struct fs_file **out_file) STATUS_MUST_CHECK;
-void fs_close(struct fs_file **file);               /* takes NULL inside, leaves NULL; no sync */
-const char *fs_path(const struct fs_file *file);    /* the name it was opened by */
+void fs_close(struct fs_file **file);            /* takes NULL inside, leaves NULL; no sync */
+const char *fs_path(const struct fs_file *file); /* the name it was opened by */
 
 /* Fills `buffer` whole; a file that ends before is STATUS_CORRUPT ("ends at ..., wanted ..."). */
 enum status fs_pread(struct fs_file *file, void *buffer, size_t bytes, uint64_t offset)
@@ -99,7 +99,7 @@ enum status fs_drop_cache(struct fs_file *file) STATUS_MUST_CHECK;
 
 enum status fs_rename(struct fs *fs, const char *from, const char *to) STATUS_MUST_CHECK;
 enum status fs_unlink(struct fs *fs, const char *path) STATUS_MUST_CHECK;
-enum status fs_mkdir(struct fs *fs, const char *path) STATUS_MUST_CHECK;  /* 0777 & ~umask */
+enum status fs_mkdir(struct fs *fs, const char *path) STATUS_MUST_CHECK; /* 0777 & ~umask */
 enum status fs_rmdir(struct fs *fs, const char *path) STATUS_MUST_CHECK;
 enum status fs_sync_dir(struct fs *fs, const char *path) STATUS_MUST_CHECK;
 enum status fs_stat(struct fs *fs, const char *path, struct fs_stat *out_stat) STATUS_MUST_CHECK;

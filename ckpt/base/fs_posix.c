@@ -96,9 +96,9 @@ static enum status posix_pwrite(struct fs *fs, struct fs_file *file, const void 
 
     (void)fs;
     while (bytes > 0) {
-        ssize_t now = pwrite(fd_of(file), from,
-                             bytes < TRANSFER_BYTES_MAX ? bytes : TRANSFER_BYTES_MAX,
-                             (off_t)offset);
+        ssize_t now =
+            pwrite(fd_of(file), from, bytes < TRANSFER_BYTES_MAX ? bytes : TRANSFER_BYTES_MAX,
+                   (off_t)offset);
         if (now < 0 && errno == EINTR) {
             continue;
         }
@@ -286,8 +286,7 @@ static enum status read_names(DIR *directory, const char *path, struct fs_names 
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
             continue;
         }
-        TRY(st,
-            mem_grow((void **)&names->names, &capacity, names->count + 1, sizeof *names->names),
+        TRY(st, mem_grow((void **)&names->names, &capacity, names->count + 1, sizeof *names->names),
             done);
         TRY(st, mem_copy_string(&names->names[names->count], entry->d_name), done);
         names->count++;

@@ -17,8 +17,7 @@
 /* One copy per instruction set, chosen when the program starts. Sanitizers run before the choice
  * can be made, so there only the plain one is built. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define STATE_CLONES                                                                               \
-    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define STATE_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define STATE_CLONES
 #endif

@@ -18,17 +18,17 @@
 #include <stdint.h>
 
 #define HASH_DIMS_MAX 4
-#define HASH_TEXT_MAX 33            /* 128 bits in hexadecimal and a 0 */
+#define HASH_TEXT_MAX 33 /* 128 bits in hexadecimal and a 0 */
 
 struct hash128 {
     uint64_t high, low;
 };
 
-struct hash_stream;                 /* XXH3-128 of bytes given in pieces */
+struct hash_stream; /* XXH3-128 of bytes given in pieces */
 
-uint64_t hash_bytes64(const void *bytes, size_t count);             /* XXH3-64, seed 0 */
-struct hash128 hash_bytes128(const void *bytes, size_t count);      /* XXH3-128, seed 0 */
-struct hash_stream *hash_stream_create(void);                       /* NULL: no memory */
+uint64_t hash_bytes64(const void *bytes, size_t count);        /* XXH3-64, seed 0 */
+struct hash128 hash_bytes128(const void *bytes, size_t count); /* XXH3-128, seed 0 */
+struct hash_stream *hash_stream_create(void);                  /* NULL: no memory */
 void hash_stream_add(struct hash_stream *stream, const void *bytes, size_t count);
 struct hash128 hash_stream_get(const struct hash_stream *stream);
 void hash_stream_destroy(struct hash_stream *stream);
@@ -41,7 +41,7 @@ int hash128_parse(const char *text, struct hash128 *out_hash);
  * calling thread only; split the first dimension for more. */
 uint64_t hash_state_box(const char *tensor_name, int dims, const uint64_t *shape,
                         const uint64_t *offset, const uint64_t *extent, const uint32_t *words);
-uint64_t hash_state_add(uint64_t a, uint64_t b);                    /* mod p */
+uint64_t hash_state_add(uint64_t a, uint64_t b); /* mod p */
 uint64_t hash_state_finish(uint64_t sum, uint64_t step);
 
 #endif

@@ -205,8 +205,7 @@ done:
     return st;
 }
 
-enum status json_get_i64(const cJSON *object, const char *what, const char *key,
-                         int64_t *out_value)
+enum status json_get_i64(const cJSON *object, const char *what, const char *key, int64_t *out_value)
 {
     enum status st = STATUS_OK;
     double value = 0;

@@ -27,8 +27,7 @@ enum status json_print(const cJSON *value, char **out_text) STATUS_MUST_CHECK;
 /* One line without newline, freed by mem_free. */
 enum status json_print_line(const cJSON *value, char **out_text) STATUS_MUST_CHECK;
 /* json_print + fs_replace_file: durable, whole or not at all. */
-enum status json_write_file(struct fs *fs, const char *path, const cJSON *value)
-    STATUS_MUST_CHECK;
+enum status json_write_file(struct fs *fs, const char *path, const cJSON *value) STATUS_MUST_CHECK;
 
 /* Members of an object. A missing key or another type is STATUS_CORRUPT and says
  * "WHAT: no number 'key'" (for example), `what` being the file's name. Strings belong to the
@@ -36,15 +35,15 @@ enum status json_write_file(struct fs *fs, const char *path, const cJSON *value)
 enum status json_get_string(const cJSON *object, const char *what, const char *key,
                             const char **out_text) STATUS_MUST_CHECK;
 enum status json_get_u64(const cJSON *object, const char *what, const char *key,
-                         uint64_t *out_value) STATUS_MUST_CHECK;    /* 0 .. 2^53 */
-enum status json_get_i64(const cJSON *object, const char *what, const char *key,
-                         int64_t *out_value) STATUS_MUST_CHECK;
+                         uint64_t *out_value) STATUS_MUST_CHECK; /* 0 .. 2^53 */
+enum status json_get_i64(const cJSON *object, const char *what, const char *key, int64_t *out_value)
+    STATUS_MUST_CHECK;
 enum status json_get_hex64(const cJSON *object, const char *what, const char *key,
                            uint64_t *out_value) STATUS_MUST_CHECK;
 enum status json_get_double(const cJSON *object, const char *what, const char *key,
                             double *out_value) STATUS_MUST_CHECK;
-enum status json_get_bool(const cJSON *object, const char *what, const char *key,
-                          bool *out_value) STATUS_MUST_CHECK;
+enum status json_get_bool(const cJSON *object, const char *what, const char *key, bool *out_value)
+    STATUS_MUST_CHECK;
 enum status json_get_object(const cJSON *object, const char *what, const char *key,
                             cJSON **out_value) STATUS_MUST_CHECK;
 enum status json_get_array(const cJSON *object, const char *what, const char *key,
@@ -61,6 +60,6 @@ enum status json_add_hex64(cJSON *object, const char *key, uint64_t value) STATU
 enum status json_add_double(cJSON *object, const char *key, double value) STATUS_MUST_CHECK;
 enum status json_add_bool(cJSON *object, const char *key, bool value) STATUS_MUST_CHECK;
 enum status json_add_item(cJSON *object, const char *key, cJSON *item) STATUS_MUST_CHECK;
-enum status json_append(cJSON *array, cJSON *item) STATUS_MUST_CHECK;   /* takes item over */
+enum status json_append(cJSON *array, cJSON *item) STATUS_MUST_CHECK; /* takes item over */
 
 #endif

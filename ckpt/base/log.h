@@ -19,7 +19,6 @@ void log_init(enum log_level level, const char *prefix);
 #define log_warn(...) log_write(LOG_LEVEL_WARN, __VA_ARGS__)
 #define log_error(...) log_write(LOG_LEVEL_ERROR, __VA_ARGS__)
 
-void log_write(enum log_level level, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+void log_write(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -27,12 +27,12 @@ enum status mem_alloc_at(void **out, size_t count, size_t size) STATUS_MUST_CHEC
 enum status mem_grow(void **array, size_t *capacity, size_t count, size_t size) STATUS_MUST_CHECK;
 enum status mem_copy_string(char **out, const char *text) STATUS_MUST_CHECK;
 /* printf into a new string. */
-enum status mem_format(char **out, const char *format, ...)
-    __attribute__((format(printf, 2, 3))) STATUS_MUST_CHECK;
+enum status mem_format(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)))
+STATUS_MUST_CHECK;
 void mem_free_at(void **pointer);
 
-size_t mem_used_bytes(void);                /* held now */
-size_t mem_peak_bytes(void);                /* the most held at any time */
+size_t mem_used_bytes(void); /* held now */
+size_t mem_peak_bytes(void); /* the most held at any time */
 /* The n-th allocation from now on fails (1: the next); 0: none. For tests. */
 void mem_fail_at(uint64_t n);
 

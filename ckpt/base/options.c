@@ -57,8 +57,8 @@ static const struct option *find_exact(const struct option_table *table, const c
 }
 
 /* `name` without "--". Sets *out_negated for "no-x" of a BOOL x. */
-static const struct option *find(const struct option_table *table, const char *name,
-                                 size_t length, bool *out_negated)
+static const struct option *find(const struct option_table *table, const char *name, size_t length,
+                                 bool *out_negated)
 {
     const struct option *option = find_exact(table, name, length);
 
@@ -259,8 +259,8 @@ done:
 }
 
 /* Parses the option at argv[*index]; moves *index to its last word. */
-static enum status parse_option(const struct option_table *table, int argc, char **argv,
-                                int *index, void *values)
+static enum status parse_option(const struct option_table *table, int argc, char **argv, int *index,
+                                void *values)
 {
     enum status st = STATUS_OK;
     const char *name = argv[*index] + 2;
@@ -301,8 +301,7 @@ static enum status check_required(const struct option_table *table, void *values
 
     for (size_t i = 0; i < table->option_count; i++) {
         const struct option *option = &table->options[i];
-        if (option->default_text == NULL && !*given_flag(table, i, values) &&
-            used < sizeof names) {
+        if (option->default_text == NULL && !*given_flag(table, i, values) && used < sizeof names) {
             used += (size_t)snprintf(names + used, sizeof names - used, "%s--%s",
                                      used > 0 ? ", " : "", option->name);
         }
@@ -352,8 +351,7 @@ enum status options_parse(const struct option_table *table, int argc, char **arg
     }
     TRY(st, check_required(table, values), done);
     if (positionals->count < table->positional_min) {
-        return FAIL(STATUS_USAGE, "too few arguments; usage: %s %s", table->program,
-                    table->usage);
+        return FAIL(STATUS_USAGE, "too few arguments; usage: %s %s", table->program, table->usage);
     }
     if (positionals->count > table->positional_max) {
         return FAIL(STATUS_USAGE, "unexpected argument '%s'; usage: %s %s",

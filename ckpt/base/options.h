@@ -22,53 +22,53 @@
 #define OPTIONS_TEXT_MAX 1024
 
 enum option_type {
-    OPTION_BOOL,            /* bool */
-    OPTION_INT,             /* int64_t */
-    OPTION_FLOAT,           /* double */
-    OPTION_TEXT,            /* char[OPTIONS_TEXT_MAX] */
-    OPTION_CHOICE           /* char[OPTIONS_TEXT_MAX]; one of `choices`, "a|b|c" */
+    OPTION_BOOL,  /* bool */
+    OPTION_INT,   /* int64_t */
+    OPTION_FLOAT, /* double */
+    OPTION_TEXT,  /* char[OPTIONS_TEXT_MAX] */
+    OPTION_CHOICE /* char[OPTIONS_TEXT_MAX]; one of `choices`, "a|b|c" */
 };
 
 /* What a change of the value between a checkpoint and its resume means. */
 enum option_class {
-    OPTION_FIXED,           /* must equal the checkpoint's (STATUS_OPTIONS_DIFFER) */
-    OPTION_RESHARD,         /* may change; the checkpoint is resharded */
-    OPTION_TUNE,            /* may change; the change is logged */
-    OPTION_LOCAL            /* never saved */
+    OPTION_FIXED,   /* must equal the checkpoint's (STATUS_OPTIONS_DIFFER) */
+    OPTION_RESHARD, /* may change; the checkpoint is resharded */
+    OPTION_TUNE,    /* may change; the change is logged */
+    OPTION_LOCAL    /* never saved */
 };
 
 struct option {
-    const char *name;           /* without "--", words joined by '-' */
+    const char *name; /* without "--", words joined by '-' */
     enum option_type type;
-    size_t offset;              /* of the field in the options struct */
-    const char *default_text;   /* NULL: the option is required */
-    double min, max;            /* of INT and FLOAT, inclusive */
-    const char *choices;        /* of CHOICE */
+    size_t offset;            /* of the field in the options struct */
+    const char *default_text; /* NULL: the option is required */
+    double min, max;          /* of INT and FLOAT, inclusive */
+    const char *choices;      /* of CHOICE */
     enum option_class resume;
-    const char *group;          /* heading in the help */
-    bool common;                /* shown by -h */
+    const char *group; /* heading in the help */
+    bool common;       /* shown by -h */
     const char *help;
 };
 
-struct option_alias {           /* an old or second spelling */
+struct option_alias { /* an old or second spelling */
     const char *name;
     const char *target;
 };
 
 struct option_table {
-    const char *program;        /* "holdfast train" */
-    const char *usage;          /* what follows it: "[options]" or "SAVE [STEP] [options]" */
-    const char *about;          /* a paragraph */
+    const char *program; /* "holdfast train" */
+    const char *usage;   /* what follows it: "[options]" or "SAVE [STEP] [options]" */
+    const char *about;   /* a paragraph */
     const struct option *options;
     size_t option_count;
     const struct option_alias *aliases;
     size_t alias_count;
-    size_t given_offset;        /* of a bool given[option_count] in the struct: set on the line */
+    size_t given_offset; /* of a bool given[option_count] in the struct: set on the line */
     int positional_min, positional_max;
 };
 
 struct option_positionals {
-    const char **texts;         /* point into argv */
+    const char **texts; /* point into argv */
     int count;
 };
 
@@ -76,8 +76,7 @@ struct option_positionals {
  * and set *out_help, and nothing else is checked then. Missing required options are STATUS_USAGE,
  * all named in one message. positionals->texts has room for argc entries. */
 enum status options_parse(const struct option_table *table, int argc, char **argv, void *values,
-                          struct option_positionals *positionals, bool *out_help)
-    STATUS_MUST_CHECK;
+                          struct option_positionals *positionals, bool *out_help) STATUS_MUST_CHECK;
 /* Sets one option as the command line would; `given` becomes true. */
 enum status options_set(const struct option_table *table, const char *name, const char *text,
                         void *values) STATUS_MUST_CHECK;

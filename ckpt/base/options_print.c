@@ -108,8 +108,7 @@ static int compare_options(const void *a, const void *b)
                   (*(const struct option *const *)b)->name);
 }
 
-void options_print_values(const struct option_table *table, const char *heading,
-                          const void *values)
+void options_print_values(const struct option_table *table, const char *heading, const void *values)
 {
     const struct option **sorted = NULL;
 

@@ -117,13 +117,13 @@ void status_print(const char *program, bool trail)
     (void)snprintf(text, sizeof text, "%s: %s\n", program, last.message);
     (void)fputs(text, stderr);
     for (int i = 0; trail && i < last.trail_count; i++) {
-        (void)fprintf(stderr, "    %s %s (%s:%d)\n", i == 0 ? "in" : "from",
-                      last.trail[i].function, last.trail[i].file, last.trail[i].line);
+        (void)fprintf(stderr, "    %s %s (%s:%d)\n", i == 0 ? "in" : "from", last.trail[i].function,
+                      last.trail[i].file, last.trail[i].line);
     }
 }
 
-enum status status_fail(enum status code, int error_number, const char *file,
-                        const char *function, int line, const char *format, ...)
+enum status status_fail(enum status code, int error_number, const char *file, const char *function,
+                        int line, const char *format, ...)
 {
     char message[STATUS_MESSAGE_MAX]; /* apart from last.message, which may be an argument */
     va_list args;

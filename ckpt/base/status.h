@@ -74,14 +74,14 @@ struct status_place {
 
 struct status_record {
     enum status code;
-    int saved_errno;                                /* 0: none */
-    char message[STATUS_MESSAGE_MAX];               /* the fault first, the subject in quotes */
-    struct status_place trail[STATUS_TRAIL_MAX];    /* [0] is where it was born */
+    int saved_errno;                             /* 0: none */
+    char message[STATUS_MESSAGE_MAX];            /* the fault first, the subject in quotes */
+    struct status_place trail[STATUS_TRAIL_MAX]; /* [0] is where it was born */
     int trail_count;
 };
 
-const char *status_name(enum status code);          /* "PEER_LOST" */
-const char *status_text(enum status code);          /* "peer lost" */
+const char *status_name(enum status code); /* "PEER_LOST" */
+const char *status_text(enum status code); /* "peer lost" */
 int status_exit_code(enum status code);
 enum retry_class status_retry_class(enum status code);
 /* The status of an errno: ENOSPC, EDQUOT and EFBIG are NO_SPACE; EACCES, EPERM and EROFS are
@@ -102,8 +102,7 @@ void status_print(const char *program, bool trail);
 /* FAIL(code, format, ...) starts a record and is the value `code`; FAIL_ERRNO(format, ...) takes
  * the code from errno and appends its text. */
 #define FAIL(code, ...) status_fail((code), 0, __FILE__, __func__, __LINE__, __VA_ARGS__)
-#define FAIL_ERRNO(...)                                                                            \
-    status_fail(STATUS_OK, errno, __FILE__, __func__, __LINE__, __VA_ARGS__)
+#define FAIL_ERRNO(...) status_fail(STATUS_OK, errno, __FILE__, __func__, __LINE__, __VA_ARGS__)
 
 #define TRY(st, call, label)                                                                       \
     do {                                                                                           \
@@ -121,9 +120,8 @@ void status_print(const char *program, bool trail);
         }                                                                                          \
     } while (0)
 
-enum status status_fail(enum status code, int error_number, const char *file,
-                        const char *function, int line, const char *format, ...)
-    __attribute__((format(printf, 6, 7)));
+enum status status_fail(enum status code, int error_number, const char *file, const char *function,
+                        int line, const char *format, ...) __attribute__((format(printf, 6, 7)));
 void status_trail(const char *file, const char *function, int line);
 _Noreturn void status_check_failed(const char *file, const char *function, int line,
                                    const char *condition);

@@ -13,10 +13,10 @@ struct thread_pool {
     pthread_mutex_t mutex;
     pthread_cond_t work_there, work_done;
     pthread_t threads[THREAD_COUNT_MAX];
-    int thread_count;           /* started ones: without the caller */
+    int thread_count; /* started ones: without the caller */
     bool stop;
-    uint64_t run_number;        /* a worker that has seen it has no new work */
-    int busy;                   /* workers inside the current run */
+    uint64_t run_number; /* a worker that has seen it has no new work */
+    int busy;            /* workers inside the current run */
     thread_loop_fn piece;
     void *context;
     size_t next, count;

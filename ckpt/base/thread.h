@@ -23,7 +23,7 @@ enum status thread_pool_create(int thread_count, struct thread_pool **out_pool) 
 enum status thread_pool_run(struct thread_pool *pool, thread_loop_fn piece, void *context,
                             size_t count) STATUS_MUST_CHECK;
 void thread_pool_destroy(struct thread_pool *pool);
-int thread_cpu_count(void);             /* processors this process may run on */
+int thread_cpu_count(void); /* processors this process may run on */
 
 struct thread_task;
 

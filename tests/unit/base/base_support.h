@@ -35,6 +35,6 @@ char *support_release(struct support_catch *caught);
 
 /* HOLDFAST_TEST_SEED or a new seed, printed either way. */
 uint64_t support_seed(void);
-uint64_t support_random(uint64_t *state);                   /* 64 bits */
+uint64_t support_random(uint64_t *state); /* 64 bits */
 
 #endif

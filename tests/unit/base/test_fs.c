@@ -345,7 +345,7 @@ Test(fs, paths_are_joined_and_split)
 {
     char path[FS_PATH_MAX], name[FS_PATH_MAX];
     static const char *const parents[][2] = {
-        {"a/b", "a"}, {"a", "."}, {"/a", "/"}, {"/", "/"}, {"a/b/", "a"},
+        {"a/b", "a"},   {"a", "."},    {"/a", "/"},  {"/", "/"}, {"a/b/", "a"},
         {"/a/b", "/a"}, {"a//b", "a"}, {"//a", "/"}, {"", "."},
     };
 
@@ -410,8 +410,7 @@ static bool mount_small(const char *path)
 
     if (unshare(CLONE_NEWNS) != 0) {
         (void)snprintf(map, sizeof map, "0 %d 1", (int)getuid());
-        if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 ||
-            !write_text("/proc/self/uid_map", map)) {
+        if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 || !write_text("/proc/self/uid_map", map)) {
             return false;
         }
     }

@@ -141,8 +141,7 @@ static uint64_t hash_cut(const struct tensor *tensor, const uint64_t *offset,
         memcpy(extents[half], extent, sizeof extents[half]);
         offsets[half][axis] += half == 0 ? 0 : first;
         extents[half][axis] = half == 0 ? first : extent[axis] - first;
-        sum = hash_state_add(
-            sum, hash_cut(tensor, offsets[half], extents[half], depth - 1, state));
+        sum = hash_state_add(sum, hash_cut(tensor, offsets[half], extents[half], depth - 1, state));
     }
     return sum;
 }

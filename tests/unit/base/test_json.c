@@ -74,8 +74,8 @@ static void check_round_trip(double value)
 
 Test(json, doubles_read_back_bit_for_bit)
 {
-    static const double values[] = {0.0, -0.0, 0.1, 1.0 / 3, DBL_MAX, DBL_MIN, 5e-324, -1e22,
-                                    2147483648.0, 1e15 + 0.5, 0.3 - 0.1};
+    static const double values[] = {0.0,    -0.0,  0.1,          1.0 / 3,    DBL_MAX,  DBL_MIN,
+                                    5e-324, -1e22, 2147483648.0, 1e15 + 0.5, 0.3 - 0.1};
     uint64_t state = support_seed();
 
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
@@ -108,8 +108,8 @@ Test(json, doubles_are_printed_no_longer_than_needed)
 
 Test(json, integers_are_exact_up_to_2_to_the_53rd)
 {
-    static const uint64_t values[] = {0, 1, INT32_MAX, UINT32_MAX, 999999999999999,
-                                      9007199254740991, 9007199254740992};
+    static const uint64_t values[] = {
+        0, 1, INT32_MAX, UINT32_MAX, 999999999999999, 9007199254740991, 9007199254740992};
 
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         cJSON *object = NULL;

@@ -79,7 +79,9 @@ Test(log, lines_of_threads_never_mix)
         size_t index;
         int end = 0;
         cr_assert(sscanf(line, "[%*[^]]] piece %3zu of many whose lines never mix%n", &index,
-                         &end) == 1 && line[end] == '\0', "%s", line);
+                         &end) == 1 &&
+                      line[end] == '\0',
+                  "%s", line);
         lines++;
     }
     cr_assert(lines == 200);

@@ -7,8 +7,8 @@
 
 Test(mem, memory_is_aligned_zero_and_counted)
 {
-    static const size_t sizes[] = {0, 1, 63, 64, 65, 4096, MEM_HUGE_BYTES - 1, MEM_HUGE_BYTES,
-                                   MEM_HUGE_BYTES + 12345};
+    static const size_t sizes[] = {
+        0, 1, 63, 64, 65, 4096, MEM_HUGE_BYTES - 1, MEM_HUGE_BYTES, MEM_HUGE_BYTES + 12345};
     size_t before = mem_used_bytes();
 
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {

@@ -29,8 +29,8 @@ static const struct option rows[OPTION_COUNT] = {
                false, "samples a step"},
     [RATE] = {"lr", OPTION_FLOAT, AT(rate), NULL, 0, 1, NULL, OPTION_TUNE, "run", true,
               "learning rate"},
-    [CLIP] = {"clip-grad", OPTION_FLOAT, AT(clip), "1.0", -1, 1e3, NULL, OPTION_FIXED, "run",
-              false, "norm to clip to"},
+    [CLIP] = {"clip-grad", OPTION_FLOAT, AT(clip), "1.0", -1, 1e3, NULL, OPTION_FIXED, "run", false,
+              "norm to clip to"},
     [FAST] = {"fast", OPTION_BOOL, AT(fast), "false", 0, 0, NULL, OPTION_LOCAL, "run", false,
               "hurries"},
     [SHUFFLE] = {"shuffle", OPTION_BOOL, AT(shuffle), "true", 0, 0, NULL, OPTION_FIXED, "run",
@@ -39,8 +39,8 @@ static const struct option rows[OPTION_COUNT] = {
               "directory to save to"},
     [DTYPE] = {"dtype", OPTION_CHOICE, AT(dtype), "bf16", 0, 0, "fp32|bf16|fp16", OPTION_FIXED,
                "model", false, "type of numbers"},
-    [TENSOR] = {"tensor-parallel", OPTION_INT, AT(tensor), "1", 1, 64, NULL, OPTION_RESHARD,
-                "run", false, "ranks a layer is cut for"},
+    [TENSOR] = {"tensor-parallel", OPTION_INT, AT(tensor), "1", 1, 64, NULL, OPTION_RESHARD, "run",
+                false, "ranks a layer is cut for"},
 };
 
 static const struct option_alias aliases[] = {
@@ -117,10 +117,10 @@ Test(options, bools_have_a_no)
 
 Test(options, numbers_are_whole_and_within_inclusive_bounds)
 {
-    static const char *const bad_ints[] = {"", "x", "4x", "4.0", " 4", "4 ", "0x4", "1e1", "65",
-                                           "-9", "99999999999999999999"};
-    static const char *const bad_floats[] = {"", "x", "0.5x", " 0.5", "nan", "inf", "-1e-9",
-                                             "1.0000001", "1e999"};
+    static const char *const bad_ints[] = {
+        "", "x", "4x", "4.0", " 4", "4 ", "0x4", "1e1", "65", "-9", "99999999999999999999"};
+    static const char *const bad_floats[] = {"",    "x",     "0.5x",      " 0.5", "nan",
+                                             "inf", "-1e-9", "1.0000001", "1e999"};
 
     for (size_t i = 0; i < sizeof bad_ints / sizeof bad_ints[0]; i++) {
         assert_status(PARSE("--mbs", bad_ints[i]), STATUS_USAGE);

@@ -66,12 +66,18 @@ Test(status, an_errno_becomes_the_code_that_the_header_names)
         int error;
         enum status code;
     } rows[] = {
-        {ENOSPC, STATUS_NO_SPACE},      {EDQUOT, STATUS_NO_SPACE},
-        {EFBIG, STATUS_NO_SPACE},       {EACCES, STATUS_NO_PERMISSION},
-        {EPERM, STATUS_NO_PERMISSION},  {EROFS, STATUS_NO_PERMISSION},
-        {ENOENT, STATUS_NOT_FOUND},     {ENOTDIR, STATUS_NOT_FOUND},
-        {EEXIST, STATUS_EXISTS},        {ENOMEM, STATUS_NO_MEMORY},
-        {EIO, STATUS_IO},               {ELOOP, STATUS_IO},
+        {ENOSPC, STATUS_NO_SPACE},
+        {EDQUOT, STATUS_NO_SPACE},
+        {EFBIG, STATUS_NO_SPACE},
+        {EACCES, STATUS_NO_PERMISSION},
+        {EPERM, STATUS_NO_PERMISSION},
+        {EROFS, STATUS_NO_PERMISSION},
+        {ENOENT, STATUS_NOT_FOUND},
+        {ENOTDIR, STATUS_NOT_FOUND},
+        {EEXIST, STATUS_EXISTS},
+        {ENOMEM, STATUS_NO_MEMORY},
+        {EIO, STATUS_IO},
+        {ELOOP, STATUS_IO},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
