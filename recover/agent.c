@@ -189,17 +189,22 @@ done:
 
 /* ---- PLAN ----------------------------------------------------------------------------------- */
 
-/* The step that the trainer will resume from: what the catalog of --load says, or the newest
- * committed one when the command has no --load. */
+/* The step that the trainer will resume from: the newest usable one where it looks, which is its
+ * --load until this run has committed something, then its --save. Without either it is the newest
+ * committed one. */
 static int64_t find_resume_step(struct agent *agent)
 {
+    const struct agent_config *config = agent->config;
+    const char *load = launcher_find_option(config->words, config->word_count, "load");
+    const char *save = launcher_find_option(config->words, config->word_count, "save");
+    const char *directory = agent->dir.committed_step >= 0 && save != NULL ? save : load;
     struct catalog catalog;
     int64_t step = STEP_UNKNOWN;
 
-    if (agent->load_dir == NULL) {
+    if (directory == NULL) {
         return agent->dir.committed_step;
     }
-    if (catalog_scan(fs_posix(), agent->load_dir, &catalog) != STATUS_OK) {
+    if (catalog_scan(fs_posix(), directory, &catalog) != STATUS_OK) {
         log_warn("cannot tell which checkpoint will be used: %s", status_last()->message);
         return agent->dir.committed_step;
     }
@@ -207,6 +212,11 @@ static int64_t find_resume_step(struct agent *agent)
 
     if (entry != NULL) {
         step = (int64_t)entry->step;
+    }
+    /* A rank may have died between this run's commit and telling so. */
+    if (entry != NULL && strcmp(entry->manifest.run_id, agent->dir.run_id) == 0 &&
+        run_dir_note_commit(&agent->dir, step) != STATUS_OK) {
+        log_warn("the committed step is not remembered: %s", status_last()->message);
     }
     catalog_deinit(&catalog);
     return step;
@@ -284,10 +294,6 @@ static void plan_resume(struct agent *agent)
     fill_incident(agent, &incident);
     reap_ranks(agent);
     incident.resume_step = find_resume_step(agent);
-    /* A rank may have died between its commit and telling so. */
-    if (run_dir_note_commit(&agent->dir, incident.resume_step) != STATUS_OK) {
-        log_warn("the committed step is not remembered: %s", status_last()->message);
-    }
     resume_plan_make(&agent->history, verdict, agent->dir.committed_step,
                      agent->config->max_restarts, agent->stop_signal != 0, &agent->plan);
     if (verdict->kind == VERDICT_DONE || verdict->kind == VERDICT_SAVED) {
@@ -345,7 +351,6 @@ done:
 static enum status restart_ranks(struct agent *agent)
 {
     enum status st = STATUS_OK;
-    int64_t base_step;
 
     TRY(st, wait_backoff(agent), done);
     if (agent->stop_signal != 0) {
@@ -353,14 +358,10 @@ static enum status restart_ranks(struct agent *agent)
         goto done;
     }
     TRY(st, run_dir_begin_generation(&agent->dir), done);
-    base_step = agent->dir.committed_step;
-    if (agent->dir.generation == 1) {
-        base_step = find_resume_step(agent); /* later ones: plan_resume has looked */
-    }
     detector_deinit(&agent->detector);
     TRY(st,
         detector_init(&agent->detector, agent->config->rank_count, &agent->limits,
-                      base_step > 0 ? (uint64_t)base_step : 0, clock_monotonic_ns()),
+                      agent->dir.committed_step, clock_monotonic_ns()),
         done);
     log_merge_begin(agent->logs, agent->dir.generation);
     agent->failed = false;
@@ -400,7 +401,6 @@ static enum status open_agent(struct agent *agent)
     const struct agent_config *config = agent->config;
 
     TRY(st, launcher_resolve(config->words, config->word_count, &agent->command), done);
-    agent->load_dir = launcher_find_option(config->words, config->word_count, "load");
     set_limits(agent);
     TRY(st, launcher_init(), done);
     TRY(st, run_dir_open(config->run_dir, &agent->dir), done);
@@ -414,10 +414,6 @@ static enum status open_agent(struct agent *agent)
     TRY(st, agent_events_open(agent), done);
     log_info("run '%s' in '%s', %d ranks of '%s'", agent->dir.run_id, agent->dir.path,
              config->rank_count, agent->command.program);
-    if (agent->load_dir == NULL &&
-        launcher_find_option(config->words, config->word_count, "save") != NULL) {
-        log_warn("the command has --save but no --load: a restart begins at step 0");
-    }
 done:
     return st;
 }

@@ -29,7 +29,6 @@ struct agent_rank {
 struct agent {
     const struct agent_config *config;
     struct launch_command command;
-    const char *load_dir; /* of the command's words; NULL: none */
     struct detector_limits limits;
     struct run_dir dir;
     struct agent_rank *ranks;

@@ -16,7 +16,7 @@ enum suspicion {
 };
 
 enum status detector_init(struct detector *detector, int rank_count,
-                          const struct detector_limits *limits, uint64_t base_step, int64_t now_ns)
+                          const struct detector_limits *limits, int64_t base_step, int64_t now_ns)
 {
     enum status st = STATUS_OK;
 
@@ -86,6 +86,19 @@ static void learn_step(struct detector *detector, struct detector_rank *rank,
     }
 }
 
+/* Whether anybody got beyond the step at which this generation began. */
+static void learn_progress(struct detector *detector, const struct detector_sample *sample)
+{
+    bool stepping = sample->phase != PROGRESS_NONE && sample->phase != PROGRESS_START &&
+                    sample->phase != PROGRESS_LOAD;
+
+    if (detector->base_step < 0 && stepping) {
+        detector->base_step = (int64_t)sample->step;
+    }
+    detector->any_step = detector->any_step ||
+                         (detector->base_step >= 0 && (int64_t)sample->step > detector->base_step);
+}
+
 void detector_observe(struct detector *detector, int rank_index,
                       const struct detector_sample *sample, int64_t now_ns)
 {
@@ -93,7 +106,7 @@ void detector_observe(struct detector *detector, int rank_index,
     const struct detector_sample *old = &rank->sample;
 
     learn_step(detector, rank, sample, now_ns);
-    detector->any_step = detector->any_step || sample->step > detector->base_step;
+    learn_progress(detector, sample);
     if (!rank->seen || sample->beat != old->beat) {
         rank->beat_ns = now_ns;
     }

@@ -112,15 +112,15 @@ struct detector {
     int64_t observed_ns; /* the last detector_tick */
     int64_t slowest_step_ns;
     uint64_t steps_timed;
-    uint64_t base_step; /* where this generation begins */
+    int64_t base_step; /* where this generation begins; -1: no step seen yet */
     bool any_step;
     bool convicted;
     struct verdict conviction;
 };
 
-/* base_step: the step that this generation resumes from. */
+/* base_step: the step that this generation resumes from; -1: unknown, the first one seen then. */
 enum status detector_init(struct detector *detector, int rank_count,
-                          const struct detector_limits *limits, uint64_t base_step, int64_t now_ns)
+                          const struct detector_limits *limits, int64_t base_step, int64_t now_ns)
     STATUS_MUST_CHECK;
 void detector_deinit(struct detector *detector);
 

@@ -202,7 +202,7 @@ Test(agent, ends_with_the_code_of_what_cannot_be_helped)
 
         drill_init(&one);
         drill_start(&one, ARGUMENTS("--nproc-per-node", "2", "--max-restarts", "9", "--", FAKE_RANK,
-                                    "--steps", "5", "--do", cases[i].action));
+                                    "--steps", "5", "--step-ms", "100", "--do", cases[i].action));
         cr_expect_eq(drill_wait_exit(&one, 60000), cases[i].exit_code, "%s:\n%s", cases[i].action,
                      one.text);
         drill.text = one.text; /* for last_line */

@@ -17,7 +17,7 @@ static const struct detector_limits limits = {
     .stopped_ms = 1000,
 };
 
-static struct detector start(int ranks, uint64_t base_step)
+static struct detector start(int ranks, int64_t base_step)
 {
     struct detector detector;
 
@@ -404,6 +404,18 @@ Test(detector, keeps_to_its_conviction_when_the_culprit_has_been_killed)
     cr_assert(verdict.any_step);
     cr_assert_eq(detector.ranks[0].role, DETECTOR_CASCADE);
     cr_assert_eq(detector.ranks[1].role, DETECTOR_INITIATING);
+    detector_deinit(&detector);
+}
+
+Test(detector, takes_the_first_step_it_sees_for_the_beginning_when_it_is_unknown)
+{
+    struct detector detector = start(1, -1);
+
+    observe(&detector, 0, 0, 1, PROGRESS_LOAD, 0, false, 0);
+    observe(&detector, 0, 1, 2, PROGRESS_STEP, 100, false, 0);
+    cr_assert_not(detector.any_step);
+    observe(&detector, 0, 2, 3, PROGRESS_STEP, 101, false, 0);
+    cr_assert(detector.any_step);
     detector_deinit(&detector);
 }
 
