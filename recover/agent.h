@@ -1,8 +1,9 @@
 /* The agent: starts the ranks of one machine, watches them, and restarts them after a failure.
  *
  * Before it: recover_main.c with a command and limits; after it: the ranks, and a report. The
- * states are drawn in agent.c. All waiting is one epoll: a death arrives by pidfd, a stop by SIGCHLD,
- * output by pipes; only silence is found by looking at the progress pages every AGENT_TICK_MS.
+ * states are drawn in agent.c. All waiting is one epoll: a death arrives by pidfd, a stop by
+ * SIGCHLD, output by pipes; only silence is found by looking at the progress pages every
+ * AGENT_TICK_MS.
  */
 #ifndef RECOVER_AGENT_H
 #define RECOVER_AGENT_H
