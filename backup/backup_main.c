@@ -15,14 +15,20 @@
 #define AT(field) offsetof(struct backup_options, field)
 
 #define STEP_OPTION                                                                                \
-    {"step", OPTION_INT, AT(step), "-1", -1, 9007199254740992.0, NULL, OPTION_LOCAL, "Options",    \
-     true, "the step to use; -1 is the newest (verify: all)"}
+    {                                                                                              \
+        "step", OPTION_INT, AT(step), "-1", -1, 9007199254740992.0, NULL, OPTION_LOCAL, "Options", \
+            true, "the step to use; -1 is the newest (verify: all)"                                \
+    }
 #define JOBS_OPTION                                                                                \
-    {"jobs", OPTION_INT, AT(jobs), "4", 1, TRANSFER_JOBS_MAX, NULL, OPTION_LOCAL, "Options", true, \
-     "files copied at once"}
+    {                                                                                              \
+        "jobs", OPTION_INT, AT(jobs), "4", 1, TRANSFER_JOBS_MAX, NULL, OPTION_LOCAL, "Options",    \
+            true, "files copied at once"                                                           \
+    }
 #define JSON_OPTION                                                                                \
-    {"json", OPTION_BOOL, AT(json), "false", 0, 0, NULL, OPTION_LOCAL, "Options", true,            \
-     "print JSON lines"}
+    {                                                                                              \
+        "json", OPTION_BOOL, AT(json), "false", 0, 0, NULL, OPTION_LOCAL, "Options", true,         \
+            "print JSON lines"                                                                     \
+    }
 
 static const struct option push_options[] = {
     STEP_OPTION,
@@ -52,8 +58,7 @@ static const struct option prune_options[] = {
 
 struct command {
     const char *name;
-    enum status (*run)(const struct backup_options *options, const char *first,
-                       const char *second);
+    enum status (*run)(const struct backup_options *options, const char *first, const char *second);
     struct option_table table;
 };
 

@@ -33,7 +33,7 @@ enum status backup_list(const struct backup_options *options, const char *dest, 
 /* STATUS_CORRUPT when any checked step is damaged; all are checked first. */
 enum status backup_verify(const struct backup_options *options, const char *dest,
                           const char *unused) STATUS_MUST_CHECK;
-enum status backup_prune(const struct backup_options *options, const char *dest,
-                         const char *unused) STATUS_MUST_CHECK;
+enum status backup_prune(const struct backup_options *options, const char *dest, const char *unused)
+    STATUS_MUST_CHECK;
 
 #endif

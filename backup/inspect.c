@@ -114,8 +114,7 @@ done:
     return st;
 }
 
-enum status backup_prune(const struct backup_options *options, const char *dest,
-                         const char *unused)
+enum status backup_prune(const struct backup_options *options, const char *dest, const char *unused)
 {
     enum status st = STATUS_OK;
     struct store *store = NULL;

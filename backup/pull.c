@@ -66,8 +66,9 @@ static enum status look_at_final(const struct pull *pull, bool *out_same)
     *out_same = text != NULL && bytes == pull->entry->manifest_bytes &&
                 memcmp(text, pull->entry->manifest_text, bytes) == 0;
     if (!*out_same) {
-        st = FAIL(STATUS_EXISTS, "'%s' is there and is another checkpoint; move it away, or pull "
-                                 "into another folder",
+        st = FAIL(STATUS_EXISTS,
+                  "'%s' is there and is another checkpoint; move it away, or pull "
+                  "into another folder",
                   pull->final);
         goto done;
     }
@@ -100,8 +101,7 @@ static enum status publish(const struct pull *pull)
 
     TRY(st, fs_join(path, pull->staging, MANIFEST_FILE), done);
     TRY(st,
-        fs_replace_file(fs_posix(), path, pull->entry->manifest_text,
-                        pull->entry->manifest_bytes),
+        fs_replace_file(fs_posix(), path, pull->entry->manifest_text, pull->entry->manifest_bytes),
         done);
     TRY(st, fs_sync_dir(fs_posix(), pull->staging), done);
     TRY(st, fs_rename(fs_posix(), pull->staging, pull->final), done);

@@ -135,8 +135,9 @@ static enum status prune_after_push(struct push *push)
 
     remote_catalog_deinit(&push->remote);
     TRY(st, remote_catalog_scan(push->store, &push->remote), done);
-    TRY(st, remove_old_steps(push->store, &push->remote, (uint64_t)push->options->keep_last,
-                             false, push->options->json),
+    TRY(st,
+        remove_old_steps(push->store, &push->remote, (uint64_t)push->options->keep_last, false,
+                         push->options->json),
         done);
 done:
     return st;

@@ -93,8 +93,8 @@ static enum status add_object(struct remote_catalog *catalog, size_t *capacity,
                        MANIFEST_FILE);
     }
     TRY(st,
-        mem_grow((void **)&entry->objects.objects, &entry->object_capacity, entry->objects.count + 1,
-                 sizeof *entry->objects.objects),
+        mem_grow((void **)&entry->objects.objects, &entry->object_capacity,
+                 entry->objects.count + 1, sizeof *entry->objects.objects),
         done);
     entry->objects.objects[entry->objects.count++] = *object;
     const char *name = object->name + length + 1;
@@ -153,8 +153,7 @@ void remote_catalog_deinit(struct remote_catalog *catalog)
     catalog->count = 0;
 }
 
-const struct remote_entry *remote_catalog_find(const struct remote_catalog *catalog,
-                                               uint64_t step)
+const struct remote_entry *remote_catalog_find(const struct remote_catalog *catalog, uint64_t step)
 {
     for (size_t i = 0; i < catalog->count; i++) {
         if (catalog->entries[i].step == step) {

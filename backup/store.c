@@ -85,8 +85,7 @@ static enum status read_bytes(void *context, void *buffer, size_t bytes, uint64_
     return STATUS_OK;
 }
 
-enum status store_put_bytes(struct store *store, const char *name, const void *bytes,
-                            size_t count)
+enum status store_put_bytes(struct store *store, const char *name, const void *bytes, size_t count)
 {
     struct store_source source = {(void *)bytes, count, read_bytes};
 
@@ -105,8 +104,8 @@ done:
     return st;
 }
 
-enum status store_get_all(struct store *store, const char *name, size_t bytes_max,
-                          char **out_bytes, size_t *out_count)
+enum status store_get_all(struct store *store, const char *name, size_t bytes_max, char **out_bytes,
+                          size_t *out_count)
 {
     enum status st = STATUS_OK;
     uint64_t size = 0;

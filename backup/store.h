@@ -64,14 +64,14 @@ void store_close(struct store **store); /* takes NULL inside, leaves NULL */
 
 enum status store_put(struct store *store, const char *name, const struct store_source *source)
     STATUS_MUST_CHECK;
-enum status store_put_bytes(struct store *store, const char *name, const void *bytes,
-                            size_t count) STATUS_MUST_CHECK;
+enum status store_put_bytes(struct store *store, const char *name, const void *bytes, size_t count)
+    STATUS_MUST_CHECK;
 enum status store_get(struct store *store, const char *name, void *buffer, size_t bytes,
                       uint64_t offset) STATUS_MUST_CHECK;
 /* A whole small object with a 0 byte behind it, freed by mem_free; more than bytes_max is
  * STATUS_CORRUPT. */
-enum status store_get_all(struct store *store, const char *name, size_t bytes_max,
-                          char **out_bytes, size_t *out_count) STATUS_MUST_CHECK;
+enum status store_get_all(struct store *store, const char *name, size_t bytes_max, char **out_bytes,
+                          size_t *out_count) STATUS_MUST_CHECK;
 enum status store_stat(struct store *store, const char *name, uint64_t *out_bytes)
     STATUS_MUST_CHECK;
 enum status store_list(struct store *store, const char *prefix, struct store_list *out_list)

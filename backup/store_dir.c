@@ -71,8 +71,7 @@ static int lock_upload(const char *path)
     return fd;
 }
 
-static enum status dir_put(struct store *store, const char *name,
-                           const struct store_source *source)
+static enum status dir_put(struct store *store, const char *name, const struct store_source *source)
 {
     struct store_dir *dir = dir_of(store);
     enum status st = STATUS_OK;
@@ -163,7 +162,8 @@ static enum status list_entry(struct listing *listing, const char *folder, const
 
     TRY(st, fs_join(path, folder, entry), done);
     if (name[0] == '\0') {
-        memcpy(object, entry, strlen(entry) + 1); /* a name of the root: no longer than FS_NAME_MAX */
+        memcpy(object, entry,
+               strlen(entry) + 1); /* a name of the root: no longer than FS_NAME_MAX */
     } else {
         TRY(st, fs_join(object, name, entry), done);
     }

@@ -263,7 +263,8 @@ static int64_t jittered(int64_t pause_ms)
 {
     uint64_t seed = (uint64_t)clock_monotonic_ns();
 
-    return pause_ms / 2 + (int64_t)(hash_bytes64(&seed, sizeof seed) % (uint64_t)(pause_ms / 2 + 1));
+    return pause_ms / 2 +
+           (int64_t)(hash_bytes64(&seed, sizeof seed) % (uint64_t)(pause_ms / 2 + 1));
 }
 
 static enum status run_file(void *context, size_t index)

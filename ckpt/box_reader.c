@@ -61,8 +61,7 @@ static enum status read_index(void *context, size_t number)
     char path[FS_PATH_MAX];
 
     TRY(st, fs_join(path, reader->directory, file->name), done);
-    TRY(st,
-        shard_index_read(reader->fs, path, reader->manifest, file, &reader->indexes[number]),
+    TRY(st, shard_index_read(reader->fs, path, reader->manifest, file, &reader->indexes[number]),
         done);
 done:
     return st;
@@ -224,8 +223,8 @@ static enum status run_task(void *context, size_t index)
     TRY(st, mem_alloc(&buffer, (size_t)entry->chunks[task->chunk].bytes, 1), done);
     TRY(st, read_chunk(list->reader, task->stored, task->chunk, buffer), done);
     TRY(st, decode_chunk(list->reader, entry, task->chunk, &buffer), done);
-    box_copy(&task->part, manifest_type_bytes(entry->type), &task->target->box,
-             task->target->data, &from, buffer);
+    box_copy(&task->part, manifest_type_bytes(entry->type), &task->target->box, task->target->data,
+             &from, buffer);
 done:
     mem_free(&buffer);
     return st;
@@ -245,8 +244,7 @@ static enum status add_tasks(struct task_list *list, const struct box_target *ta
         struct chunk_task task = {target, stored, c, {0}};
         CHECK(box_intersect(piece, &rows, &task.part));
         TRY(st,
-            mem_grow((void **)&list->tasks, &list->capacity, list->count + 1,
-                     sizeof *list->tasks),
+            mem_grow((void **)&list->tasks, &list->capacity, list->count + 1, sizeof *list->tasks),
             done);
         list->tasks[list->count++] = task;
     }
@@ -287,8 +285,8 @@ static enum status plan_target(struct task_list *list, const struct box_target *
     for (size_t i = 0; i < count; i++) {
         boxes[i] = (struct shard_map_stored){list->reader->stored[first + i].entry->box, first + i};
     }
-    TRY(st,
-        shard_map_plan(target->tensor, &target->box, boxes, count, &pieces, &piece_count), done);
+    TRY(st, shard_map_plan(target->tensor, &target->box, boxes, count, &pieces, &piece_count),
+        done);
     for (size_t i = 0; i < piece_count; i++) {
         TRY(st,
             add_tasks(list, target, &list->reader->stored[boxes[pieces[i].stored].source],

@@ -36,12 +36,12 @@ struct ckpt_group {
 /* One tensor of the state as this rank holds it. Every rank names the same global tensor by the
  * same name, type and shape; a rank that holds nothing of a tensor does not list it. */
 struct ckpt_tensor {
-    const char *name;               /* "param/embedding.word_embeddings.weight" */
+    const char *name; /* "param/embedding.word_embeddings.weight" */
     enum manifest_type type;
     int dims;
-    uint64_t shape[BOX_DIMS_MAX];   /* global */
-    struct box box;                 /* what `data` holds, row-major and contiguous */
-    struct box owned;               /* the part that this rank alone answers for (saves, hashes):
+    uint64_t shape[BOX_DIMS_MAX]; /* global */
+    struct box box;               /* what `data` holds, row-major and contiguous */
+    struct box owned;             /* the part that this rank alone answers for (saves, hashes):
                                      * inside `box`, equal to it but for the first dimension; may
                                      * be empty. The owned boxes of all ranks tile the tensor. */
     void *data;
@@ -49,14 +49,14 @@ struct ckpt_tensor {
 
 struct ckpt_writer_config {
     struct fs *fs;
-    const char *save;               /* the directory; made when missing */
+    const char *save; /* the directory; made when missing */
     const char *run_id;
     struct layout layout;
     struct coords coords;
     struct ckpt_group group;
-    const char *compression;        /* "none" or "zstd" */
+    const char *compression; /* "none" or "zstd" */
     int thread_count;
-    uint64_t keep_last;             /* 0: delete nothing */
+    uint64_t keep_last; /* 0: delete nothing */
     uint64_t keep_every;
 };
 
@@ -74,13 +74,13 @@ struct ckpt_save {
     uint64_t parent_step;
     const struct ckpt_tensor *tensors;
     size_t tensor_count;
-    const cJSON *options;           /* copied into the manifest; rank 0's counts */
+    const cJSON *options; /* copied into the manifest; rank 0's counts */
     const cJSON *state;
 };
 
 struct ckpt_save_result {
     uint64_t state_hash;
-    uint64_t bytes;                 /* of all files */
+    uint64_t bytes; /* of all files */
     double write_s, commit_s;
 };
 
@@ -97,8 +97,8 @@ void ckpt_writer_close(struct ckpt_writer **writer);
 
 /* What to resume from. */
 struct ckpt_choice {
-    bool found;                     /* false: an empty or missing directory */
-    char path[FS_PATH_MAX];         /* of the checkpoint */
+    bool found;             /* false: an empty or missing directory */
+    char path[FS_PATH_MAX]; /* of the checkpoint */
     struct manifest manifest;
 };
 

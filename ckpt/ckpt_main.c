@@ -30,11 +30,15 @@ struct ckpt_options {
 
 #define AT(field) offsetof(struct ckpt_options, field)
 #define ROW(name, type, field, given, min, max, choices, help)                                     \
-    {name, OPTION_##type, AT(field), given, min, max, choices, OPTION_LOCAL, "Options", true, help}
+    {                                                                                              \
+        name, OPTION_##type, AT(field), given, min, max, choices, OPTION_LOCAL, "Options", true,   \
+            help                                                                                   \
+    }
 #define STEP_ROW ROW("step", INT, step, "-1", -1, 9007199254740992.0, NULL, "only this step")
 #define JSON_ROW ROW("json", BOOL, json, "false", 0, 0, NULL, "print JSON lines")
 #define THREADS_ROW                                                                                \
-    ROW("num-threads", INT, threads, "0", 0, THREAD_COUNT_MAX, NULL, "threads; 0 is one a processor")
+    ROW("num-threads", INT, threads, "0", 0, THREAD_COUNT_MAX, NULL,                               \
+        "threads; 0 is one a processor")
 
 static const struct option list_options[] = {JSON_ROW};
 static const struct option show_options[] = {STEP_ROW, JSON_ROW};
@@ -242,8 +246,8 @@ static enum status say_verified(const struct ckpt_options *options,
 
     layout_step_name(entry->step, name);
     if (!options->json) {
-        printf("%-14s %s%s\n", name, reason == NULL ? "ok, " : "DAMAGED: ",
-               reason == NULL ? options->level : reason);
+        printf("%-14s %s%s\n", name,
+               reason == NULL ? "ok, " : "DAMAGED: ", reason == NULL ? options->level : reason);
         return STATUS_OK;
     }
     TRY(st, json_new_object(&object), done);
@@ -312,8 +316,7 @@ static enum status run_import(const struct ckpt_options *options, const char *pa
     enum status st = STATUS_OK;
     struct convert_result result = {0};
 
-    TRY(st,
-        convert_import_gpt2(fs_posix(), path, options->save, thread_count(options), &result),
+    TRY(st, convert_import_gpt2(fs_posix(), path, options->save, thread_count(options), &result),
         done);
     printf("imported %" PRIu64 " parameters from '%s' as step 0 of '%s', state 0x%016" PRIx64 "\n",
            result.parameters, path, options->save, result.state_hash);
@@ -329,7 +332,7 @@ struct command {
 
 #define COMMAND(verb, arguments, text)                                                             \
     {                                                                                              \
-        #verb, run_##verb,                                                                         \
+#verb, run_##verb,                                                                         \
         {                                                                                          \
             .program = PROGRAM " " #verb, .usage = arguments " [options]", .about = text,          \
             .options = verb##_options,                                                             \

@@ -27,8 +27,8 @@ static enum status fail_zstd(const char *what, size_t code)
  * ratio at two thirds of the speed. */
 static enum status set_level(ZSTD_CCtx *context)
 {
-    size_t refused = ZSTD_CCtx_setParameter(context, ZSTD_c_literalCompressionMode,
-                                            (int)ZSTD_lcm_huffman);
+    size_t refused =
+        ZSTD_CCtx_setParameter(context, ZSTD_c_literalCompressionMode, (int)ZSTD_lcm_huffman);
     int level = ZSTD_isError(refused) ? CODEC_ZSTD_LEVEL_FALLBACK : CODEC_ZSTD_LEVEL;
     size_t code = ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, level);
 
@@ -137,8 +137,8 @@ enum status codec_encode(struct codec *codec, const void *raw, size_t raw_bytes,
     CHECK(raw_bytes % element_bytes == 0 && raw_bytes <= CHUNK_BYTES_MAX);
     TRY(st, need_scratch(codec, raw_bytes), done);
     shuffle(codec->scratch, raw, raw_bytes / element_bytes, element_bytes);
-    size_t code = ZSTD_compress2(codec->compress, out, codec_bound(raw_bytes), codec->scratch,
-                                 raw_bytes);
+    size_t code =
+        ZSTD_compress2(codec->compress, out, codec_bound(raw_bytes), codec->scratch, raw_bytes);
     if (ZSTD_isError(code)) {
         return fail_zstd("compress a chunk", code);
     }

@@ -42,7 +42,9 @@ static const struct mapping outer[] = {
 };
 
 #define LAYER(theirs, ours, rows, columns, turn)                                                   \
-    {"h.%d." theirs, "decoder.layers.%d." ours, rows, columns, turn}
+    {                                                                                              \
+        "h.%d." theirs, "decoder.layers.%d." ours, rows, columns, turn                             \
+    }
 
 static const struct mapping inner[] = {
     LAYER("ln_1.weight", "input_layernorm.weight", 'H', '1', TURN_NONE),
@@ -81,8 +83,7 @@ static enum status get_number(const cJSON *config, const char *what, const char 
     }
     TRY(st, json_get_u64(config, what, key, out_value), done);
     if (*out_value == 0 || *out_value > NUMBER_MAX) {
-        st = FAIL(STATUS_BAD_DATA, "'%s': '%s' is %llu", what, key,
-                  (unsigned long long)*out_value);
+        st = FAIL(STATUS_BAD_DATA, "'%s': '%s' is %llu", what, key, (unsigned long long)*out_value);
     }
 done:
     return st;
@@ -181,7 +182,8 @@ static void turn_tensor(const struct import *import, const struct mapping *mappi
     for (uint64_t r = 0; r < rows; r++) {
         uint64_t from = is_qkv ? qkv_source_row(&import->config, r) : r;
         for (uint64_t c = 0; c < columns; c++) {
-            ours[r * columns + c] = is_turned ? theirs[c * rows + from] : theirs[from * columns + c];
+            ours[r * columns + c] =
+                is_turned ? theirs[c * rows + from] : theirs[from * columns + c];
         }
     }
 }

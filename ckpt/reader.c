@@ -114,8 +114,7 @@ enum status ckpt_choose(struct fs *fs, const char *load, uint64_t step_max, bool
         TRY(st, mem_alloc(&text, (size_t)finding.text_bytes + 1, 1), done);
     }
     TRY(st, agree_broadcast(group, text, (size_t)finding.text_bytes), done);
-    TRY(st,
-        manifest_parse(text, (size_t)finding.text_bytes, finding.path, &out_choice->manifest),
+    TRY(st, manifest_parse(text, (size_t)finding.text_bytes, finding.path, &out_choice->manifest),
         done);
     memcpy(out_choice->path, finding.path, sizeof out_choice->path);
     out_choice->found = true;
@@ -139,9 +138,9 @@ static enum status check_tensor(const struct ckpt_choice *choice, const struct c
                     "'%s' has no tensor '%s'; it is a checkpoint of another model", choice->path,
                     tensor->name);
     }
-    bool is_same = stored->type == tensor->type && stored->dims == tensor->dims &&
-                   memcmp(stored->shape, tensor->shape,
-                          (size_t)tensor->dims * sizeof *tensor->shape) == 0;
+    bool is_same =
+        stored->type == tensor->type && stored->dims == tensor->dims &&
+        memcmp(stored->shape, tensor->shape, (size_t)tensor->dims * sizeof *tensor->shape) == 0;
     if (!is_same) {
         struct box theirs = box_whole(stored->dims, stored->shape);
         struct box ours = box_whole(tensor->dims, tensor->shape);

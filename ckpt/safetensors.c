@@ -69,8 +69,8 @@ done:
     return st;
 }
 
-static enum status check_shape(const struct safetensors *file, const cJSON *entry,
-                               const char *name, int dims, const uint64_t *shape)
+static enum status check_shape(const struct safetensors *file, const cJSON *entry, const char *name,
+                               int dims, const uint64_t *shape)
 {
     enum status st = STATUS_OK;
     cJSON *array = NULL;

@@ -53,8 +53,7 @@ static size_t filter_zstd(unsigned flags, size_t count, const unsigned values[],
     (void)count;
     (void)values;
     if ((flags & H5Z_FLAG_REVERSE) != 0 && raw_bytes > 0 &&
-        (raw = H5allocate_memory(raw_bytes, false)) != NULL &&
-        codec_create(&codec) == STATUS_OK) {
+        (raw = H5allocate_memory(raw_bytes, false)) != NULL && codec_create(&codec) == STATUS_OK) {
         good = codec_unframe(codec, *buffer, bytes, raw, raw_bytes) == STATUS_OK;
     }
     codec_destroy(&codec);
@@ -181,8 +180,7 @@ static hid_t creation_list(const struct shard_index_box *box)
         for (int d = 1; d < box->box.dims; d++) {
             chunk[d] = box->box.extent[d];
         }
-        good = good && H5Pset_chunk(list, box->box.dims, chunk) >= 0 &&
-               H5Pset_shuffle(list) >= 0 &&
+        good = good && H5Pset_chunk(list, box->box.dims, chunk) >= 0 && H5Pset_shuffle(list) >= 0 &&
                H5Pset_filter(list, FILTER_ZSTD, H5Z_FLAG_MANDATORY, 0, NULL) >= 0;
     }
     if (!good) {
@@ -344,8 +342,8 @@ static enum status store_batch(struct encode_batch *batch, size_t count)
         haddr_t address = HADDR_UNDEF;
         hsize_t stored = 0;
         unsigned mask = 0;
-        if (H5Dwrite_chunk(dataset, H5P_DEFAULT, 0, at, batch->bytes[slot],
-                           batch->encoded[slot]) < 0 ||
+        if (H5Dwrite_chunk(dataset, H5P_DEFAULT, 0, at, batch->bytes[slot], batch->encoded[slot]) <
+                0 ||
             H5Dget_chunk_info_by_coord(dataset, at, &mask, &address, &stored) < 0 ||
             address == HADDR_UNDEF || stored != batch->bytes[slot]) {
             return fail_hdf5(writing, "write a chunk of", entry->tensor);
@@ -417,8 +415,8 @@ static enum status write_index(struct shard_writing *writing, struct manifest_fi
     (void)H5Pset_alloc_time(list, H5D_ALLOC_TIME_EARLY);
     (void)H5Pset_fill_time(list, H5D_FILL_TIME_NEVER);
     space = H5Screate_simple(1, &bytes, NULL);
-    dataset = H5Dcreate2(writing->file, "index", H5T_STD_U8LE, space, H5P_DEFAULT, list,
-                         H5P_DEFAULT);
+    dataset =
+        H5Dcreate2(writing->file, "index", H5T_STD_U8LE, space, H5P_DEFAULT, list, H5P_DEFAULT);
     haddr_t at = dataset < 0 ? HADDR_UNDEF : H5Dget_offset(dataset);
     if (at == HADDR_UNDEF) {
         st = fail_hdf5(writing, "create dataset", "index");

@@ -47,7 +47,6 @@ struct shard_identity {
  * half written; the caller removes it with its directory. */
 enum status shard_write(struct fs *fs, const char *path, const struct shard_identity *identity,
                         const struct shard_box *boxes, size_t count, bool compress,
-                        struct thread_pool *pool, struct manifest_file *out_file)
-    STATUS_MUST_CHECK;
+                        struct thread_pool *pool, struct manifest_file *out_file) STATUS_MUST_CHECK;
 
 #endif

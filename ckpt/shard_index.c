@@ -35,17 +35,15 @@ uint64_t shard_index_chunk_rows(const struct shard_index_box *box, size_t chunk)
     return left < box->chunk_rows ? left : box->chunk_rows;
 }
 
-enum status shard_index_add(struct shard_index *index, const char *tensor,
-                            enum manifest_type type, const struct box *box,
-                            enum shard_encoding encoding, uint64_t chunk_rows,
-                            struct shard_index_box **out_box)
+enum status shard_index_add(struct shard_index *index, const char *tensor, enum manifest_type type,
+                            const struct box *box, enum shard_encoding encoding,
+                            uint64_t chunk_rows, struct shard_index_box **out_box)
 {
     enum status st = STATUS_OK;
 
     CHECK(!box_is_empty(box) && chunk_rows > 0);
     TRY(st,
-        mem_grow((void **)&index->boxes, &index->capacity, index->count + 1,
-                 sizeof *index->boxes),
+        mem_grow((void **)&index->boxes, &index->capacity, index->count + 1, sizeof *index->boxes),
         done);
     struct shard_index_box *added = &index->boxes[index->count];
     *added = (struct shard_index_box){
@@ -181,8 +179,7 @@ static enum status parse_chunk(const cJSON *item, const char *what,
                         : chunk->bytes > 0 && chunk->bytes <= SHARD_INDEX_CHUNK_BYTES_MAX;
     if (!is_inside || !is_sized) {
         st = FAIL(STATUS_CORRUPT, "'%s': chunk %zu of '%s' has %llu bytes at %llu", what, number,
-                  box->tensor, (unsigned long long)chunk->bytes,
-                  (unsigned long long)chunk->offset);
+                  box->tensor, (unsigned long long)chunk->bytes, (unsigned long long)chunk->offset);
     }
 done:
     return st;

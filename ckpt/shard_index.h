@@ -42,16 +42,15 @@ struct shard_index {
 
 void shard_index_deinit(struct shard_index *index);
 /* Adds a box with its chunks cut and not yet placed (offset, bytes and hash are 0). */
-enum status shard_index_add(struct shard_index *index, const char *tensor,
-                            enum manifest_type type, const struct box *box,
-                            enum shard_encoding encoding, uint64_t chunk_rows,
-                            struct shard_index_box **out_box) STATUS_MUST_CHECK;
+enum status shard_index_add(struct shard_index *index, const char *tensor, enum manifest_type type,
+                            const struct box *box, enum shard_encoding encoding,
+                            uint64_t chunk_rows, struct shard_index_box **out_box)
+    STATUS_MUST_CHECK;
 /* Bytes of one row of the box (an index into its first dimension). */
 uint64_t shard_index_row_bytes(const struct shard_index_box *box);
 /* Rows of the box that lie in `chunk`, without padding. */
 uint64_t shard_index_chunk_rows(const struct shard_index_box *box, size_t chunk);
-enum status shard_index_print(const struct shard_index *index, char **out_text)
-    STATUS_MUST_CHECK;
+enum status shard_index_print(const struct shard_index *index, char **out_text) STATUS_MUST_CHECK;
 /* Reads, checks the hash, parses and checks: tensors are in the manifest with this type, boxes fit
  * their shapes, chunks lie inside the file and are as large as they must be. */
 enum status shard_index_read(struct fs *fs, const char *path, const struct manifest *manifest,

@@ -15,9 +15,9 @@
 #include "ckpt/base/status.h"
 
 struct shard_vfd {
-    struct fs_file *file;          /* open for reading and writing, empty */
-    uint64_t end;                  /* the file's size as HDF5 sees it: what it has allocated */
-    struct status_record failure;  /* code OK: none */
+    struct fs_file *file;         /* open for reading and writing, empty */
+    uint64_t end;                 /* the file's size as HDF5 sees it: what it has allocated */
+    struct status_record failure; /* code OK: none */
 };
 
 /* A file access list whose files are `vfd->file`; the caller closes it (H5Pclose). */

@@ -78,8 +78,7 @@ static enum status cut(const struct ckpt_tensor *tensors, size_t count, struct p
         for (uint64_t first = 0; first < rows; first += most) {
             uint64_t left = rows - first;
             TRY(st, mem_grow((void **)pieces, &capacity, *out_count + 1, sizeof **pieces), done);
-            (*pieces)[(*out_count)++] =
-                (struct piece){tensor, first, left < most ? left : most, 0};
+            (*pieces)[(*out_count)++] = (struct piece){tensor, first, left < most ? left : most, 0};
         }
     }
 done:

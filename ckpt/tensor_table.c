@@ -61,8 +61,8 @@ static enum status merge(const struct row *rows, size_t count, struct manifest *
                         (unsigned long long)box_count(&whole));
         }
         TRY(st,
-            manifest_add_tensor(manifest, first->name, (enum manifest_type)first->type,
-                                first->dims, first->shape),
+            manifest_add_tensor(manifest, first->name, (enum manifest_type)first->type, first->dims,
+                                first->shape),
             done);
     }
 done:

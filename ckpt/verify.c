@@ -82,8 +82,7 @@ enum status ckpt_verify(struct fs *fs, const char *checkpoint, enum ckpt_verify_
     TRY(st, thread_pool_create(thread_count, &verifying.pool), done);
     if (level >= CKPT_VERIFY_FULL) {
         TRY(st,
-            thread_pool_run(verifying.pool, verify_file, &verifying,
-                            verifying.manifest.file_count),
+            thread_pool_run(verifying.pool, verify_file, &verifying, verifying.manifest.file_count),
             done);
     }
     if (level >= CKPT_VERIFY_DEEP) {

@@ -235,8 +235,7 @@ static enum status write_shard(struct ckpt_writer *writer, const struct ckpt_sav
     size_t count = list_boxes(save, boxes);
     TRY(st, fs_join(path, folder, record->file.name), done);
     TRY(st,
-        state_hash_owned(save->tensors, save->tensor_count, writer->pool,
-                         &record->state_hash_sum),
+        state_hash_owned(save->tensors, save->tensor_count, writer->pool, &record->state_hash_sum),
         done);
     TRY(st,
         shard_write(writer->config.fs, path, &identity, boxes, count, writer->compress,
@@ -256,8 +255,8 @@ static enum status stage(struct ckpt_writer *writer, uint64_t step, char out_fol
 
     if (group->rank == 0) {
         st = lease_check(writer->lease);
-        st = st == STATUS_OK ? commit_begin(writer->config.fs, writer->lease, step, out_folder)
-                             : st;
+        st =
+            st == STATUS_OK ? commit_begin(writer->config.fs, writer->lease, step, out_folder) : st;
         if (st == STATUS_OK) {
             size_t head = strlen(writer->save);
             CHECK(strncmp(out_folder, writer->save, head) == 0);
@@ -296,8 +295,9 @@ static enum status fill_manifest(const struct ckpt_writer *writer, const struct 
     }
     for (int rank = 0; rank < writer->config.group.size; rank++) {
         if (records[rank].epoch != writer->epoch || records[rank].step != save->step) {
-            return FAIL(STATUS_FAILED, "rank %d reports a shard of step %" PRIu64 ", epoch %" PRIu64,
-                        rank, records[rank].step, records[rank].epoch);
+            return FAIL(STATUS_FAILED,
+                        "rank %d reports a shard of step %" PRIu64 ", epoch %" PRIu64, rank,
+                        records[rank].step, records[rank].epoch);
         }
         TRY(st, manifest_add_file(manifest, &records[rank].file), done);
         sum = hash_state_add(sum, records[rank].state_hash_sum);
@@ -315,8 +315,7 @@ static enum status publish(struct ckpt_writer *writer, const struct ckpt_save *s
     enum status st = STATUS_OK;
 
     TRY(st, fill_manifest(writer, save, records, manifest), done);
-    TRY(st, commit_publish(writer->config.fs, writer->save, writer->lease, manifest, folder),
-        done);
+    TRY(st, commit_publish(writer->config.fs, writer->save, writer->lease, manifest, folder), done);
 done:
     return st;
 }
@@ -344,17 +343,14 @@ static enum status write_and_commit(struct ckpt_writer *writer, const struct ckp
     const struct ckpt_group *group = &writer->config.group;
     enum status st = STATUS_OK;
     struct outcome outcome = {0, 0};
-    struct commit_record mine = {
-        .epoch = writer->epoch, .step = save->step, .rank = group->rank};
+    struct commit_record mine = {.epoch = writer->epoch, .step = save->step, .rank = group->rank};
     int64_t begin_ns = clock_monotonic_ns();
 
     TRY(st, agree(group, write_shard(writer, save, folder, &mine)), done);
     result->write_s = (double)(clock_monotonic_ns() - begin_ns) * 1e-9;
     begin_ns = clock_monotonic_ns();
     TRY(st, agree_gather(group, &mine, sizeof mine, records), done);
-    TRY(st,
-        agree(group,
-              tensor_table_gather(group, save->tensors, save->tensor_count, manifest)),
+    TRY(st, agree(group, tensor_table_gather(group, save->tensors, save->tensor_count, manifest)),
         done);
     if (group->rank == 0) {
         st = publish(writer, save, records, folder, manifest);

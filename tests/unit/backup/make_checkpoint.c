@@ -19,7 +19,8 @@ static enum status add_shard(struct manifest *manifest, const char *folder, int 
 
     TRY(st, mem_alloc(&data, bytes, 1), done);
     for (size_t i = 0; i < bytes; i++) {
-        state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407) + (uint64_t)tp;
+        state =
+            state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407) + (uint64_t)tp;
         data[i] = (unsigned char)(state >> 56);
     }
     layout_shard_name(file.coords, file.name);
@@ -66,8 +67,8 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "usage: make_checkpoint SAVE STEP RUN_ID BYTES\n");
         return 2;
     }
-    enum status st = make(argv[1], strtoull(argv[2], NULL, 10), argv[3],
-                          strtoull(argv[4], NULL, 10));
+    enum status st =
+        make(argv[1], strtoull(argv[2], NULL, 10), argv[3], strtoull(argv[4], NULL, 10));
     if (st != STATUS_OK) {
         status_print("make_checkpoint", true);
     }

@@ -67,9 +67,8 @@ Test(sync_plan, checks_only_objects_of_the_right_size)
 Test(sync_plan, prune_keeps_the_newest_complete_ones_and_foreign_pushes)
 {
     struct remote_entry entries[] = {
-        {.step = 1, .complete = true},       {.step = 2, .claim_run_id = "x"},
-        {.step = 3},                         {.step = 4, .complete = true},
-        {.step = 5, .complete = true},       {.step = 6},
+        {.step = 1, .complete = true}, {.step = 2, .claim_run_id = "x"}, {.step = 3},
+        {.step = 4, .complete = true}, {.step = 5, .complete = true},    {.step = 6},
     };
     struct remote_catalog catalog = {entries, 6};
     bool go[6];

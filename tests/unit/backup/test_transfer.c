@@ -11,10 +11,10 @@ struct faulty {
     struct store base;
     struct store *inner;
     int put_count;
-    int fail_put_at;       /* 0: none */
+    int fail_put_at; /* 0: none */
     enum status fail_with;
-    int flip_put_at;       /* that put stores one flipped bit */
-    bool cut;              /* ... or is short by one byte */
+    int flip_put_at; /* that put stores one flipped bit */
+    bool cut;        /* ... or is short by one byte */
     const struct store_source *source;
 };
 
@@ -40,8 +40,7 @@ static enum status faulty_put(struct store *store, const char *name,
     }
     if (faulty->put_count == faulty->flip_put_at) {
         faulty->source = source;
-        struct store_source damaged = {faulty, source->bytes - (faulty->cut ? 1 : 0),
-                                       read_damaged};
+        struct store_source damaged = {faulty, source->bytes - (faulty->cut ? 1 : 0), read_damaged};
         return store_put(faulty->inner, name, &damaged);
     }
     return store_put(faulty->inner, name, source);
@@ -173,8 +172,7 @@ Test(transfer, never_pushes_a_damaged_source)
     assert_ok(fs_pwrite(file, "!", 1, 7));
     fs_close(&file);
     assert_status(push(), STATUS_CORRUPT);
-    cr_assert(strstr(status_last()->message, manifest.files[0].name), "%s",
-              status_last()->message);
+    cr_assert(strstr(status_last()->message, manifest.files[0].name), "%s", status_last()->message);
     assert_ok(store_list(faulty.inner, "step_0000001/tp00", &list));
     cr_assert_eq(list.count, 0, "the damaged shard stayed in the store");
     store_list_deinit(&list);
