@@ -6,7 +6,8 @@
  *
  * The same step in PyTorch (median over the steps after the fifth, as here):
  *
- *     python peer_cpu_train.py --modes compile --threads 2 --L 4 --d 256 --h 4 --T 256 --V 8192 --B 8
+ *     python peer_cpu_train.py --modes compile --threads 2
+ *         --L 4 --d 256 --h 4 --T 256 --V 8192 --B 8
  */
 #include <math.h>
 #include <stdio.h>
@@ -46,10 +47,10 @@ static void parse(int argc, char **argv, struct sizes *sizes)
         const char *name;
         int *value;
     } options[] = {
-        {"--steps", &sizes->steps},       {"--threads", &sizes->threads},
-        {"--layers", &sizes->layers},     {"--hidden", &sizes->hidden},
-        {"--heads", &sizes->heads},       {"--sequence", &sizes->sequence},
-        {"--vocab", &sizes->vocab},       {"--batch", &sizes->batch},
+        {"--steps", &sizes->steps},   {"--threads", &sizes->threads},
+        {"--layers", &sizes->layers}, {"--hidden", &sizes->hidden},
+        {"--heads", &sizes->heads},   {"--sequence", &sizes->sequence},
+        {"--vocab", &sizes->vocab},   {"--batch", &sizes->batch},
     };
 
     for (int i = 1; i + 1 < argc; i += 2) {
@@ -89,8 +90,8 @@ static enum status step(struct device *device, struct gpt *gpt, float *moments[2
         .step = (int64_t)batch->step + 1,
     };
     TRY(st,
-        device->ops->adamw(device, gpt_param_data(gpt), moments[0], moments[1],
-                           gpt_grad_data(gpt), count, &args),
+        device->ops->adamw(device, gpt_param_data(gpt), moments[0], moments[1], gpt_grad_data(gpt),
+                           count, &args),
         done);
 done:
     return st;
@@ -179,7 +180,6 @@ int main(int argc, char **argv)
     int count = sizes.steps - WARM_STEPS;
     qsort(times + WARM_STEPS, (size_t)count, sizeof(*times), compare);
     printf("median %.1f ms, fastest %.1f ms, %.0f tokens/s\n", times[WARM_STEPS + count / 2],
-           times[WARM_STEPS],
-           sizes.batch * sizes.sequence / times[WARM_STEPS + count / 2] * 1e3);
+           times[WARM_STEPS], sizes.batch * sizes.sequence / times[WARM_STEPS + count / 2] * 1e3);
     return 0;
 }

@@ -8,11 +8,10 @@
 #include "train/device/device.h"
 #include "train/device/philox.h"
 
-#define must(call)                                                                                 \
-    cr_assert_eq((call), STATUS_OK, "%s: %s", #call, status_last()->message)
+#define must(call) cr_assert_eq((call), STATUS_OK, "%s: %s", #call, status_last()->message)
 
 #define VALUES_MAX 65536
-#define STEP 1e-4                       /* of central differences, in double */
+#define STEP 1e-4 /* of central differences, in double */
 
 static struct device *device;
 static const struct device_ops *ops;
@@ -84,7 +83,7 @@ static double factor(const struct device_dropout *d, uint64_t sample, uint32_t h
 /* A scalar of some doubles, and its gradient by differences. */
 struct scalar {
     double (*value)(const struct scalar *scalar);
-    const float *dout;                  /* weights of the outputs in the scalar */
+    const float *dout; /* weights of the outputs in the scalar */
     double *inputs[3];
     int sizes[4];
     struct device_dropout dropout;
@@ -145,7 +144,7 @@ Test(device_ops, embedding_backward_adds_up_equal_tokens)
     draw(dword, V * C, 1.0);
     widen(want_word, dword, V * C);
     for (int r = 0; r < R; r++) {
-        tokens[r] = r * r % 11;         /* 9 and 10 are another part's */
+        tokens[r] = r * r % 11; /* 9 and 10 are another part's */
         for (int c = 0; c < C; c++) {
             if (tokens[r] < V) {
                 want_word[tokens[r] * C + c] += (double)dout[r * C + c];
@@ -161,8 +160,13 @@ Test(device_ops, embedding_backward_adds_up_equal_tokens)
 Test(device_ops, dropout_follows_the_written_draw_and_keeps_the_mean)
 {
     enum { R = 300, T = 100, C = 200 };
-    struct device_dropout dropout = {.probability = 0.1f, .seed = 1234, .step = 7, .layer = 3,
-                                     .site = 2, .first_sample = 0x100000005u, .T = T};
+    struct device_dropout dropout = {.probability = 0.1f,
+                                     .seed = 1234,
+                                     .step = 7,
+                                     .layer = 3,
+                                     .site = 2,
+                                     .first_sample = 0x100000005u,
+                                     .T = T};
     static float x[R * C], out[R * C];
     static double want[R * C];
     int dropped = 0;
@@ -198,8 +202,7 @@ static void plain_norm(double *out, const double *x, const double *weight, const
             variance += (x[r * C + c] - mean) * (x[r * C + c] - mean) / C;
         }
         for (int c = 0; c < C; c++) {
-            out[r * C + c] =
-                (x[r * C + c] - mean) / sqrt(variance + 1e-5) * weight[c] + bias[c];
+            out[r * C + c] = (x[r * C + c] - mean) / sqrt(variance + 1e-5) * weight[c] + bias[c];
         }
     }
 }
@@ -232,7 +235,7 @@ Test(device_ops, layernorm_and_its_gradients)
     draw(bias, C, 1.0);
     draw(dout, R * C, 1.0);
     for (int i = 0; i < R * C; i++) {
-        x[i] += 3.0f;                   /* a mean that a one-pass variance would lose digits to */
+        x[i] += 3.0f; /* a mean that a one-pass variance would lose digits to */
     }
     widen(wide_x, x, R * C);
     widen(wide_weight, weight, C);
@@ -259,8 +262,13 @@ Test(device_ops, layernorm_and_its_gradients)
 Test(device_ops, residual_and_norm_in_one_equal_the_parts)
 {
     enum { R = 30, T = 10, C = 131 };
-    struct device_dropout dropout = {.probability = 0.25f, .seed = 5, .step = 1, .layer = 0,
-                                     .site = 3, .first_sample = 17, .T = T};
+    struct device_dropout dropout = {.probability = 0.25f,
+                                     .seed = 5,
+                                     .step = 1,
+                                     .layer = 0,
+                                     .site = 3,
+                                     .first_sample = 17,
+                                     .T = T};
     static float residual[R * C], x[R * C], x_bias[C], weight[C], bias[C];
     static float sum[R * C], out[R * C], mean[R], rstd[R];
     static double want_sum[R * C], want[R * C], wide_weight[C], wide_bias[C];
@@ -337,8 +345,8 @@ Test(device_ops, linear_and_its_gradients)
     must(ops->linear_forward(device, out, NS, spread_x, KS, weight, bias, R, K, N));
     spread(out, out, R, N, N, NS);
     expect_near(out, want, R * N, 1e-5, "out");
-    must(ops->linear_backward(device, dx, KS, dweight, dbias, spread_dout, NS, spread_x, KS,
-                              weight, R, K, N));
+    must(ops->linear_backward(device, dx, KS, dweight, dbias, spread_dout, NS, spread_x, KS, weight,
+                              R, K, N));
     spread(dx, dx, R, K, K, KS);
     expect_near(dx, want_dx, R * K, 1e-5, "dx");
     expect_near(dweight, want_dweight, N * K, 1e-5, "dweight");
@@ -456,7 +464,7 @@ static void check_attention(int B, int T, int H, int D, const struct device_drop
     expect_near(out, want, count, 2e-6, "out");
     expect_near(stats, want_stats, (size_t)(B * H * T), 2e-6, "stats");
     if (with_gradient) {
-        memset(dqkv, 0x7f, 3 * count * sizeof(float));  /* must be overwritten */
+        memset(dqkv, 0x7f, 3 * count * sizeof(float)); /* must be overwritten */
         must(ops->attention_backward(device, dqkv, dout, out, stats, qkv, B, T, H, D, dropout));
         differentiate(&s, wide, 3 * count, want);
         expect_near(dqkv, want, 3 * count, 1e-5, "dqkv");
@@ -481,8 +489,14 @@ Test(device_ops, attention_gradients_over_several_blocks_of_queries)
 
 Test(device_ops, attention_dropout_is_drawn_for_the_global_head)
 {
-    struct device_dropout dropout = {.probability = 0.2f, .seed = 99, .step = 3, .layer = 1,
-                                     .site = 1, .first_sample = 8, .T = 70, .head_offset = 6};
+    struct device_dropout dropout = {.probability = 0.2f,
+                                     .seed = 99,
+                                     .step = 3,
+                                     .layer = 1,
+                                     .site = 1,
+                                     .first_sample = 8,
+                                     .T = 70,
+                                     .head_offset = 6};
 
     check_attention(1, 70, 2, 4, &dropout, true);
 }
@@ -512,10 +526,8 @@ Test(device_ops, loss_and_its_gradient_never_see_padding)
     static float logits[LOSS_R * LOSS_V], mask[LOSS_R], weights[LOSS_R], losses[LOSS_R];
     static double wide[LOSS_R * LOSS_V], wide_labels[LOSS_R], want[LOSS_R * LOSS_V];
     int32_t labels[LOSS_R];
-    struct scalar s = {.value = loss_scalar,
-                       .dout = weights,
-                       .inputs = {wide, wide_labels},
-                       .sizes = {VALID}};
+    struct scalar s = {
+        .value = loss_scalar, .dout = weights, .inputs = {wide, wide_labels}, .sizes = {VALID}};
 
     draw(logits, LOSS_R * LOSS_V, 4.0);
     for (int r = 0; r < LOSS_R; r++) {
@@ -537,8 +549,8 @@ Test(device_ops, loss_and_its_gradient_never_see_padding)
     cr_expect_float_eq(sum, want_sum, 1e-5 * want_sum);
     expect_near(logits, wide, LOSS_R * LOSS_V, 0.0, "logits without gradient");
 
-    must(ops->loss_whole(device, losses, logits, labels, mask, 0.125f, true, LOSS_R, LOSS_V,
-                         VALID));
+    must(
+        ops->loss_whole(device, losses, logits, labels, mask, 0.125f, true, LOSS_R, LOSS_V, VALID));
     differentiate(&s, wide, LOSS_R * LOSS_V, want);
     expect_near(logits, want, LOSS_R * LOSS_V, 1e-6, "dlogits");
     for (int r = 0; r < LOSS_R; r++) {
@@ -641,8 +653,12 @@ Test(device_ops, adamw_is_the_decoupled_one)
     enum { COUNT = 20011 };
     static float p[COUNT], m[COUNT], v[COUNT], g[COUNT];
     static double want_p[COUNT], want_m[COUNT], want_v[COUNT];
-    struct adamw_args args = {.learning_rate = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f,
-                              .epsilon = 1e-8f, .weight_decay = 0.1f, .grad_scale = 0.5f};
+    struct adamw_args args = {.learning_rate = 0.01f,
+                              .beta1 = 0.9f,
+                              .beta2 = 0.95f,
+                              .epsilon = 1e-8f,
+                              .weight_decay = 0.1f,
+                              .grad_scale = 0.5f};
 
     draw(p, COUNT, 1.0);
     widen(want_p, p, COUNT);

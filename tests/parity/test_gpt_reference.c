@@ -21,17 +21,16 @@
 #define HIDDEN 64
 #define HEADS 4
 #define HEAD_SIZE (HIDDEN / HEADS)
-#define LOSS_TOLERANCE 1e-6             /* relative */
-#define NORM_TOLERANCE 1e-5             /* relative */
-#define LOGIT_TOLERANCE 2e-5            /* absolute */
+#define LOSS_TOLERANCE 1e-6  /* relative */
+#define NORM_TOLERANCE 1e-5  /* relative */
+#define LOGIT_TOLERANCE 2e-5 /* absolute */
 
 /* Must succeed for the test to make sense. */
-#define must(call)                                                                                 \
-    cr_assert_eq((call), STATUS_OK, "%s: %s", #call, status_last()->message)
+#define must(call) cr_assert_eq((call), STATUS_OK, "%s: %s", #call, status_last()->message)
 
 struct fixture {
     cJSON *info;
-    const cJSON *model;                 /* of info */
+    const cJSON *model; /* of info */
     struct safetensors *weights;
     struct device *device;
     struct gpt *gpt;
@@ -152,8 +151,7 @@ static void set_up(struct fixture *f, const char *name, int micro_batch, int seq
         .init_std = 0.02f,
         .seed = 1234,
     };
-    struct gpt_stage stage = {
-        .layer_end = LAYERS, .is_first = true, .is_last = true, .tp_size = 1};
+    struct gpt_stage stage = {.layer_end = LAYERS, .is_first = true, .is_last = true, .tp_size = 1};
     must(gpt_create(&config, &stage, f->device, 1, &f->gpt));
     load_weights(f);
 }
@@ -175,8 +173,7 @@ static void read_ref(const char *model, const char *name, struct npy *out_array)
 }
 
 /* Rows of length + 1 numbers to inputs and the labels one further on. */
-static void split_rows(const int32_t *rows, int count, int length, int32_t *tokens,
-                       int32_t *labels)
+static void split_rows(const int32_t *rows, int count, int length, int32_t *tokens, int32_t *labels)
 {
     for (int b = 0; b < count; b++) {
         for (int t = 0; t < length; t++) {

@@ -71,8 +71,7 @@ enum status safetensors_open_ref(const char *name, struct safetensors **out_file
         goto done;
     }
     file->data_begin = sizeof(header_bytes) + (size_t)header_bytes;
-    file->header =
-        cJSON_ParseWithLength(file->bytes + sizeof(header_bytes), (size_t)header_bytes);
+    file->header = cJSON_ParseWithLength(file->bytes + sizeof(header_bytes), (size_t)header_bytes);
     if (file->header == NULL) {
         st = FAIL(STATUS_CORRUPT, "the header of '%s' is not JSON", path);
         goto done;
@@ -106,9 +105,9 @@ enum status safetensors_find(const struct safetensors *file, const char *name,
     if (entry == NULL) {
         return FAIL(STATUS_NOT_FOUND, "there is no tensor '%s'", name);
     }
-    if (!cJSON_IsString(dtype) || strcmp(dtype->valuestring, "F32") != 0 ||
-        !cJSON_IsArray(shape) || cJSON_GetArraySize(shape) > SAFETENSORS_DIMS_MAX ||
-        !cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2) {
+    if (!cJSON_IsString(dtype) || strcmp(dtype->valuestring, "F32") != 0 || !cJSON_IsArray(shape) ||
+        cJSON_GetArraySize(shape) > SAFETENSORS_DIMS_MAX || !cJSON_IsArray(offsets) ||
+        cJSON_GetArraySize(offsets) != 2) {
         return FAIL(STATUS_CORRUPT, "tensor '%s' is not float32 with shape and offsets", name);
     }
     tensor.dims = cJSON_GetArraySize(shape);

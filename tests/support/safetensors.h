@@ -19,7 +19,7 @@ struct safetensor {
     int dims;
     uint64_t shape[SAFETENSORS_DIMS_MAX];
     size_t count;
-    const float *values;                /* row-major; the file's, not aligned beyond 4 bytes */
+    const float *values; /* row-major; the file's, not aligned beyond 4 bytes */
 };
 
 /* "$HOLDFAST_TEST_REFS/NAME". Closed by safetensors_close, which takes NULL inside. */

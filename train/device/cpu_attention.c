@@ -17,10 +17,10 @@
 /* One head of one sample: strided views of [B,T,H,3,D] and [B,T,H,D]. */
 struct head {
     const float *q, *k, *v;
-    int qkv_stride, out_stride;     /* between positions */
-    size_t qkv_at, out_at;          /* of position 0 in dqkv; in out and dout */
+    int qkv_stride, out_stride; /* between positions */
+    size_t qkv_at, out_at;      /* of position 0 in dqkv; in out and dout */
     uint64_t sample;
-    uint32_t number;                /* global */
+    uint32_t number; /* global */
     size_t stats_at;
 };
 
@@ -112,9 +112,8 @@ done:
     return st;
 }
 
-enum status cpu_attention_forward(struct device *device, float *out, float *stats,
-                                  const float *qkv, int B, int T, int H, int D,
-                                  const struct device_dropout *dropout)
+enum status cpu_attention_forward(struct device *device, float *out, float *stats, const float *qkv,
+                                  int B, int T, int H, int D, const struct device_dropout *dropout)
 {
     int threads = cpu_threads(device, (size_t)B * (size_t)T * (size_t)H * (size_t)D);
     size_t scratch_count = (size_t)(QUERY_BLOCK + 1) * (size_t)T;
@@ -123,8 +122,7 @@ enum status cpu_attention_forward(struct device *device, float *out, float *stat
     struct status_record failure = {.code = STATUS_OK};
     enum status st = STATUS_OK;
 
-    TRY(st, cpu_workspace(device, (size_t)threads * scratch_count * sizeof(float), &scratch),
-        done);
+    TRY(st, cpu_workspace(device, (size_t)threads * scratch_count * sizeof(float), &scratch), done);
     /* The longest blocks first, so that the threads end together. */
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (int task = 0; task < B * H * blocks; task++) {
@@ -191,7 +189,7 @@ struct backward_args {
     float *dqkv;
     const float *dout, *out, *stats;
     int T, D;
-    float *p, *dp, *factors;        /* [QUERY_BLOCK, T] twice, [T] */
+    float *p, *dp, *factors; /* [QUERY_BLOCK, T] twice, [T] */
     const struct device_dropout *dropout;
 };
 
@@ -274,8 +272,7 @@ enum status cpu_attention_backward(struct device *device, float *dqkv, const flo
     struct status_record failure = {.code = STATUS_OK};
     enum status st = STATUS_OK;
 
-    TRY(st, cpu_workspace(device, (size_t)threads * scratch_count * sizeof(float), &scratch),
-        done);
+    TRY(st, cpu_workspace(device, (size_t)threads * scratch_count * sizeof(float), &scratch), done);
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (int index = 0; index < B * H; index++) {
         float *mine = scratch + (size_t)omp_get_thread_num() * scratch_count;

@@ -5,7 +5,6 @@
 #include "train/device/device_cpu.h"
 #include "train/device/philox.h"
 
-
 /* Sixteen counters side by side: words[4][16] of the counters first .. first + 15. */
 CPU_INLINE void draw_group(uint32_t words[4][PHILOX_LANES], uint32_t first, uint32_t position,
                            uint64_t sample, const uint32_t key[2])

@@ -46,8 +46,7 @@ enum status cpu_embed_backward(struct device *device, float *dword, float *dposi
 
 #pragma omp parallel num_threads(threads)
     {
-        struct cpu_range part =
-            cpu_share(width, 16, omp_get_thread_num(), omp_get_num_threads());
+        struct cpu_range part = cpu_share(width, 16, omp_get_thread_num(), omp_get_num_threads());
         size_t count = part.end - part.begin;
 
         for (int r = 0; r < R; r++) {

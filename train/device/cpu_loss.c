@@ -74,8 +74,7 @@ enum status cpu_loss_max(struct device *device, float *row_max, const float *log
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int r = 0; r < R; r++) {
         /* A part of nothing but padding must not win the maximum. */
-        row_max[r] =
-            valid > 0 ? max_of_row(logits + (size_t)r * (size_t)V_part, valid) : -INFINITY;
+        row_max[r] = valid > 0 ? max_of_row(logits + (size_t)r * (size_t)V_part, valid) : -INFINITY;
     }
     return STATUS_OK;
 }

@@ -12,7 +12,7 @@
  * stays one. x = k ln 2 + r, a polynomial in r (Cephes), and 2^k by its bits. */
 CPU_INLINE float cpu_exp(float x)
 {
-    const float round = 12582912.0f;    /* 1.5 * 2^23: adding it leaves an integer in the low bits */
+    const float round = 12582912.0f; /* 1.5 * 2^23: adding it leaves an integer in the low bits */
 
     x = x < -87.0f ? -87.0f : x;
     x = x > 87.0f ? 87.0f : x;
@@ -37,7 +37,7 @@ CPU_INLINE float cpu_exp(float x)
 
 /* gelu(x) = x s(x), s = 1 / (1 + exp(-2 z)), z = sqrt(2 / pi) (x + 0.044715 x^3): the tanh form,
  * since (1 + tanh z) / 2 = s. */
-#define CPU_GELU_2A 1.5957691216057308f     /* 2 sqrt(2 / pi) */
+#define CPU_GELU_2A 1.5957691216057308f /* 2 sqrt(2 / pi) */
 #define CPU_GELU_CUBE 0.044715f
 
 CPU_INLINE float cpu_gelu(float x)

@@ -5,15 +5,14 @@
 
 #include "train/device/device_cpu.h"
 
-#define SUM_COLUMNS 64              /* columns summed at once, in registers */
-#define SUM_ROWS 64                 /* rows added up before they join the total: less rounding */
+#define SUM_COLUMNS 64 /* columns summed at once, in registers */
+#define SUM_ROWS 64    /* rows added up before they join the total: less rounding */
 
 enum status cpu_gemm(char op_a, char op_b, int M, int N, int K, float alpha, const float *a,
-                     int a_stride, const float *b, int b_stride, float beta, float *c,
-                     int c_stride)
+                     int a_stride, const float *b, int b_stride, float beta, float *c, int c_stride)
 {
-    dnnl_status_t code = dnnl_sgemm(op_a, op_b, M, N, K, alpha, a, a_stride, b, b_stride, beta, c,
-                                    c_stride);
+    dnnl_status_t code =
+        dnnl_sgemm(op_a, op_b, M, N, K, alpha, a, a_stride, b, b_stride, beta, c, c_stride);
 
     if (code == dnnl_out_of_memory) {
         return FAIL(STATUS_NO_MEMORY, "no memory for a matrix product of %d x %d x %d", M, N, K);
@@ -81,8 +80,7 @@ enum status cpu_linear_backward(struct device *device, float *dx, int dx_stride,
             cpu_gemm('N', 'N', R, K, N, 1.0f, dout, dout_stride, weight, K, 0.0f, dx, dx_stride),
             done);
     }
-    TRY(st,
-        cpu_gemm('T', 'N', N, K, R, 1.0f, dout, dout_stride, x, x_stride, 1.0f, dweight, K),
+    TRY(st, cpu_gemm('T', 'N', N, K, R, 1.0f, dout, dout_stride, x, x_stride, 1.0f, dweight, K),
         done);
     if (dbias != NULL) {
 #pragma omp parallel num_threads(threads)

@@ -70,9 +70,9 @@ enum status cpu_layernorm_forward(struct device *device, float *out, float *mean
 
 enum status cpu_residual_layernorm_forward(struct device *device, float *residual_out, float *out,
                                            float *mean, float *rstd, const float *residual,
-                                           const float *x, const float *x_bias,
-                                           const float *weight, const float *bias, int R, int C,
-                                           float epsilon, const struct device_dropout *dropout)
+                                           const float *x, const float *x_bias, const float *weight,
+                                           const float *bias, int R, int C, float epsilon,
+                                           const struct device_dropout *dropout)
 {
     int threads = cpu_threads(device, (size_t)R * (size_t)C);
     bool drops = dropout->probability > 0.0f;
@@ -100,9 +100,9 @@ done:
 
 /* One row: dx += ..., and the row's part of the sums for weight and bias.
  * With g = dout * weight and h = (x - mean) * rstd:  dx = rstd * (g - mean(g) - h * mean(g h)). */
-CPU_KERNEL static void norm_backward_row(float *dx, float *dweight, float *dbias,
-                                         const float *dout, const float *x, const float *weight,
-                                         float mean, float rstd, int C)
+CPU_KERNEL static void norm_backward_row(float *dx, float *dweight, float *dbias, const float *dout,
+                                         const float *x, const float *weight, float mean,
+                                         float rstd, int C)
 {
     float sum = 0.0f, product = 0.0f;
 
@@ -139,7 +139,7 @@ enum status cpu_layernorm_backward(struct device *device, float *dx, float *dwei
 {
     int threads = cpu_threads(device, (size_t)R * (size_t)C);
     size_t width = (size_t)C;
-    float *sums = NULL;             /* [CPU_SUM_BLOCKS, 2, C] */
+    float *sums = NULL; /* [CPU_SUM_BLOCKS, 2, C] */
     enum status st = STATUS_OK;
 
     TRY(st, cpu_workspace(device, CPU_SUM_BLOCKS * 2 * width * sizeof(float), &sums), done);

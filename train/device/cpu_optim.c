@@ -4,7 +4,7 @@
 
 #include "train/device/device_cpu.h"
 
-#define SQUARES_BLOCK 65536         /* elements of one partial sum, whatever the thread count */
+#define SQUARES_BLOCK 65536 /* elements of one partial sum, whatever the thread count */
 
 CPU_KERNEL static double sum_block(const float *x, size_t count)
 {
@@ -17,8 +17,7 @@ CPU_KERNEL static double sum_block(const float *x, size_t count)
     return sum;
 }
 
-enum status cpu_sum_of_squares(struct device *device, const float *x, size_t count,
-                               double *out_sum)
+enum status cpu_sum_of_squares(struct device *device, const float *x, size_t count, double *out_sum)
 {
     int threads = cpu_threads(device, count);
     size_t blocks = (count + SQUARES_BLOCK - 1) / SQUARES_BLOCK;
@@ -44,10 +43,10 @@ done:
 
 /* The step's constants, folded as torch folds them. */
 struct adamw_step {
-    float keep;                     /* 1 - lr * weight decay */
+    float keep; /* 1 - lr * weight decay */
     float beta1, beta2;
-    float step_size;                /* lr / (1 - beta1^t) */
-    float rsqrt_correction2;        /* 1 / sqrt(1 - beta2^t) */
+    float step_size;         /* lr / (1 - beta1^t) */
+    float rsqrt_correction2; /* 1 / sqrt(1 - beta2^t) */
     float epsilon;
     float grad_scale;
 };
@@ -104,8 +103,7 @@ enum status cpu_adamw(struct device *device, float *param, float *exp_avg, float
     CHECK(args->step >= 1);
 #pragma omp parallel num_threads(threads)
     {
-        struct cpu_range part =
-            cpu_share(count, 16, omp_get_thread_num(), omp_get_num_threads());
+        struct cpu_range part = cpu_share(count, 16, omp_get_thread_num(), omp_get_num_threads());
         adamw_part(param + part.begin, exp_avg + part.begin, exp_avg_sq + part.begin,
                    grad + part.begin, part.end - part.begin, &step);
     }

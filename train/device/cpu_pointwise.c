@@ -50,7 +50,7 @@ enum status cpu_gelu_backward(struct device *device, float *dx, float *dbias, co
 {
     int threads = cpu_threads(device, (size_t)R * (size_t)N);
     size_t width = (size_t)N;
-    float *sums = NULL;             /* [CPU_SUM_BLOCKS, N] */
+    float *sums = NULL; /* [CPU_SUM_BLOCKS, N] */
     enum status st = STATUS_OK;
 
     TRY(st, cpu_workspace(device, CPU_SUM_BLOCKS * width * sizeof(float), &sums), done);
@@ -78,8 +78,7 @@ enum status cpu_add(struct device *device, float *y, const float *x, size_t coun
 
 #pragma omp parallel num_threads(threads)
     {
-        struct cpu_range part =
-            cpu_share(count, 16, omp_get_thread_num(), omp_get_num_threads());
+        struct cpu_range part = cpu_share(count, 16, omp_get_thread_num(), omp_get_num_threads());
         add_part(y + part.begin, x + part.begin, part.end - part.begin);
     }
     return STATUS_OK;
@@ -99,8 +98,7 @@ enum status cpu_scale(struct device *device, float *y, float a, size_t count)
 
 #pragma omp parallel num_threads(threads)
     {
-        struct cpu_range part =
-            cpu_share(count, 16, omp_get_thread_num(), omp_get_num_threads());
+        struct cpu_range part = cpu_share(count, 16, omp_get_thread_num(), omp_get_num_threads());
         scale_part(y + part.begin, a, part.end - part.begin);
     }
     return STATUS_OK;

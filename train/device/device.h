@@ -22,19 +22,19 @@
  * first_sample + r / T; that of a probability for (global head head_offset + h, query, key) of the
  * sample. philox.h fixes which number of which counter that is. */
 struct device_dropout {
-    float probability;              /* 0: off, nothing is drawn; below 1 */
+    float probability; /* 0: off, nothing is drawn; below 1 */
     uint64_t seed;
     uint64_t step;
-    uint32_t layer, site;           /* global layer; which dropout of the layer (enum gpt_site) */
+    uint32_t layer, site; /* global layer; which dropout of the layer (enum gpt_site) */
     uint64_t first_sample;
     int T;
-    uint32_t head_offset;           /* attention only */
+    uint32_t head_offset; /* attention only */
 };
 
 struct adamw_args {
     float learning_rate, beta1, beta2, epsilon, weight_decay;
-    float grad_scale;               /* clip coefficient, multiplies the gradient */
-    int64_t step;                   /* 1 for the first update: bias correction */
+    float grad_scale; /* clip coefficient, multiplies the gradient */
+    int64_t step;     /* 1 for the first update: bias correction */
 };
 
 struct device {
@@ -42,7 +42,7 @@ struct device {
 };
 
 struct device_ops {
-    const char *name;               /* "cpu" */
+    const char *name; /* "cpu" */
     void (*close)(struct device *device);
 
     /* Memory: zeroed, 64-byte aligned. `copy` is within the device. */
@@ -61,13 +61,13 @@ struct device_ops {
     enum status (*embed_forward)(struct device *device, float *out /* [R,C] */,
                                  const int32_t *tokens /* [R] */,
                                  const float *word /* [V_part,C] */,
-                                 const float *position /* [T_max,C] or NULL */, int R, int T,
-                                 int C, int64_t vocab_begin, int64_t vocab_end);
+                                 const float *position /* [T_max,C] or NULL */, int R, int T, int C,
+                                 int64_t vocab_begin, int64_t vocab_end);
     /* dword[token] += dout, dposition[t] += sum over the batch; in row order, deterministic. */
     enum status (*embed_backward)(struct device *device, float *dword, float *dposition,
                                   const float *dout /* [R,C] */, const int32_t *tokens, int R,
                                   int T, int C, int64_t vocab_begin, int64_t vocab_end);
-    /* out[R,C] = mask * x / (1 - p): forward on activations, backward on gradients; out may be x. */
+    /* out[R,C] = mask * x / (1 - p): activations forward, gradients backward; out may be x. */
     enum status (*dropout)(struct device *device, float *out /* [R,C] */, const float *x, int R,
                            int C, const struct device_dropout *dropout);
 
@@ -78,23 +78,25 @@ struct device_ops {
     /* residual_out = residual + dropout(x + x_bias); out = layernorm(residual_out). x_bias may be
      * NULL. `residual_out` may be `residual`. `out` NULL: no norm follows; mean, rstd, weight and
      * bias are not used. */
-    enum status (*residual_layernorm_forward)(
-        struct device *device, float *residual_out /* [R,C] */, float *out /* [R,C] */,
-        float *mean, float *rstd, const float *residual, const float *x, const float *x_bias,
-        const float *weight, const float *bias, int R, int C, float epsilon,
-        const struct device_dropout *dropout);
+    enum status (*residual_layernorm_forward)(struct device *device,
+                                              float *residual_out /* [R,C] */,
+                                              float *out /* [R,C] */, float *mean, float *rstd,
+                                              const float *residual, const float *x,
+                                              const float *x_bias, const float *weight,
+                                              const float *bias, int R, int C, float epsilon,
+                                              const struct device_dropout *dropout);
     /* dx += gradient through the norm; dweight, dbias += . */
-    enum status (*layernorm_backward)(struct device *device, float *dx /* [R,C] */,
-                                      float *dweight, float *dbias, const float *dout,
-                                      const float *x, const float *weight, const float *mean,
-                                      const float *rstd, int R, int C);
+    enum status (*layernorm_backward)(struct device *device, float *dx /* [R,C] */, float *dweight,
+                                      float *dbias, const float *dout, const float *x,
+                                      const float *weight, const float *mean, const float *rstd,
+                                      int R, int C);
 
     /* out[R,N] = x[R,K] weight[N,K]^T + bias[N] (bias may be NULL). Rows of activations may lie
      * further apart than they are long: a stride of a power of two makes them share few lines of
      * the cache. */
-    enum status (*linear_forward)(struct device *device, float *out, int out_stride,
-                                  const float *x, int x_stride, const float *weight,
-                                  const float *bias, int R, int K, int N);
+    enum status (*linear_forward)(struct device *device, float *out, int out_stride, const float *x,
+                                  int x_stride, const float *weight, const float *bias, int R,
+                                  int K, int N);
     /* dx[R,K] = dout weight (dx may be NULL); dweight += dout^T x; dbias += column sums (may be
      * NULL). */
     enum status (*linear_backward)(struct device *device, float *dx, int dx_stride, float *dweight,
@@ -116,10 +118,9 @@ struct device_ops {
     enum status (*attention_forward)(struct device *device, float *out, float *stats,
                                      const float *qkv, int B, int T, int H, int D,
                                      const struct device_dropout *dropout);
-    enum status (*attention_backward)(struct device *device, float *dqkv /* = */,
-                                      const float *dout, const float *out, const float *stats,
-                                      const float *qkv, int B, int T, int H, int D,
-                                      const struct device_dropout *dropout);
+    enum status (*attention_backward)(struct device *device, float *dqkv /* = */, const float *dout,
+                                      const float *out, const float *stats, const float *qkv, int B,
+                                      int T, int H, int D, const struct device_dropout *dropout);
 
     /* Vocabulary-parallel softmax cross-entropy in the three steps between which TP reduces.
      * logits[R,V_part] (V_part is also the stride); labels are global ids; columns at or beyond

@@ -21,13 +21,13 @@
 #endif
 #define CPU_INLINE static inline __attribute__((always_inline))
 
-#define CPU_SUM_BLOCKS 32           /* partial sums of a gradient over rows */
-#define CPU_PARALLEL_MIN 16384      /* fewer elements than this are not worth a second thread */
+#define CPU_SUM_BLOCKS 32      /* partial sums of a gradient over rows */
+#define CPU_PARALLEL_MIN 16384 /* fewer elements than this are not worth a second thread */
 
 struct device_cpu {
     struct device base;
     int thread_count;
-    void *workspace;                /* of the running operation */
+    void *workspace; /* of the running operation */
     size_t workspace_bytes;
 };
 
@@ -70,17 +70,17 @@ enum status cpu_layernorm_forward(struct device *device, float *out, float *mean
                                   int C, float epsilon);
 enum status cpu_residual_layernorm_forward(struct device *device, float *residual_out, float *out,
                                            float *mean, float *rstd, const float *residual,
-                                           const float *x, const float *x_bias,
-                                           const float *weight, const float *bias, int R, int C,
-                                           float epsilon, const struct device_dropout *dropout);
+                                           const float *x, const float *x_bias, const float *weight,
+                                           const float *bias, int R, int C, float epsilon,
+                                           const struct device_dropout *dropout);
 enum status cpu_layernorm_backward(struct device *device, float *dx, float *dweight, float *dbias,
                                    const float *dout, const float *x, const float *weight,
                                    const float *mean, const float *rstd, int R, int C);
 
 /* cpu_matmul.c: C[M,N] = alpha op(A) op(B) + beta C, row-major, op by 'N' or 'T'. */
 enum status cpu_gemm(char op_a, char op_b, int M, int N, int K, float alpha, const float *a,
-                     int a_stride, const float *b, int b_stride, float beta, float *c,
-                     int c_stride) STATUS_MUST_CHECK;
+                     int a_stride, const float *b, int b_stride, float beta, float *c, int c_stride)
+    STATUS_MUST_CHECK;
 enum status cpu_linear_forward(struct device *device, float *out, int out_stride, const float *x,
                                int x_stride, const float *weight, const float *bias, int R, int K,
                                int N);
@@ -89,9 +89,8 @@ enum status cpu_linear_backward(struct device *device, float *dx, int dx_stride,
                                 int x_stride, const float *weight, int R, int K, int N);
 
 /* cpu_attention.c */
-enum status cpu_attention_forward(struct device *device, float *out, float *stats,
-                                  const float *qkv, int B, int T, int H, int D,
-                                  const struct device_dropout *dropout);
+enum status cpu_attention_forward(struct device *device, float *out, float *stats, const float *qkv,
+                                  int B, int T, int H, int D, const struct device_dropout *dropout);
 enum status cpu_attention_backward(struct device *device, float *dqkv, const float *dout,
                                    const float *out, const float *stats, const float *qkv, int B,
                                    int T, int H, int D, const struct device_dropout *dropout);
@@ -100,8 +99,7 @@ enum status cpu_attention_backward(struct device *device, float *dqkv, const flo
 enum status cpu_loss_max(struct device *device, float *row_max, const float *logits, int R,
                          int V_part, int valid);
 enum status cpu_loss_sums(struct device *device, float *sums, float *logits, const float *row_max,
-                          const int32_t *labels, int R, int V_part, int valid,
-                          int64_t vocab_begin);
+                          const int32_t *labels, int R, int V_part, int valid, int64_t vocab_begin);
 enum status cpu_loss_finish(struct device *device, float *losses, float *logits, const float *sums,
                             const int32_t *labels, const float *mask, float scale,
                             bool want_gradient, int R, int V_part, int valid, int64_t vocab_begin);

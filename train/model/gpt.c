@@ -176,8 +176,7 @@ static size_t arena_bytes(const struct gpt_sizes *n, const struct gpt_stage *sta
     return count.used;
 }
 
-uint64_t gpt_memory_bytes(const struct gpt_config *config, const struct gpt_stage *stage,
-                          int slots)
+uint64_t gpt_memory_bytes(const struct gpt_config *config, const struct gpt_stage *stage, int slots)
 {
     struct gpt_sizes sizes;
     struct gpt_table table;
@@ -321,8 +320,8 @@ static void fill_initial(const struct gpt_config *config, const struct gpt_param
             }
         } else if (param->init != GPT_INIT_ZERO) {
             rng_fill_normal(config->seed, param->name,
-                            (param->box.offset[0] + row) * row_length + first_column, columns,
-                            std, to);
+                            (param->box.offset[0] + row) * row_length + first_column, columns, std,
+                            to);
         }
     }
 }

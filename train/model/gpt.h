@@ -28,12 +28,12 @@
 
 struct gpt_config {
     int layers, hidden, heads, ffn_hidden;
-    int64_t vocab;                  /* true size */
-    int vocab_divisor;              /* --make-vocab-size-divisible-by */
+    int64_t vocab;     /* true size */
+    int vocab_divisor; /* --make-vocab-size-divisible-by */
     int max_positions;
-    int sequence;                   /* T of every micro-batch */
-    int micro_batch;                /* B */
-    bool untied;                    /* separate output layer */
+    int sequence;    /* T of every micro-batch */
+    int micro_batch; /* B */
+    bool untied;     /* separate output layer */
     float attention_dropout, hidden_dropout;
     float layernorm_epsilon;
     float init_std;
@@ -42,10 +42,10 @@ struct gpt_config {
 
 /* Which part of the model this rank holds. */
 struct gpt_stage {
-    int layer_begin, layer_end;     /* global layer numbers */
-    bool is_first, is_last;         /* has the embedding; has the final norm and the output */
+    int layer_begin, layer_end; /* global layer numbers */
+    bool is_first, is_last;     /* has the embedding; has the final norm and the output */
     int tp_rank, tp_size;
-    struct comm *tp;                /* may be NULL for tp_size 1 */
+    struct comm *tp; /* may be NULL for tp_size 1 */
 };
 
 /* The dropouts of a layer; the embedding's counts as layer 0. Part of each mask's key, so the order
@@ -61,28 +61,28 @@ enum gpt_init { GPT_INIT_ZERO, GPT_INIT_ONE, GPT_INIT_NORMAL, GPT_INIT_NORMAL_SC
 
 /* One row of the parameter table (gpt_params.c is the only list of tensors). */
 struct gpt_param {
-    char name[GPT_PARAM_NAME_MAX];  /* "decoder.layers.3.mlp.linear_fc1.weight" */
-    int dims;                       /* 1 or 2 */
-    uint64_t shape[BOX_DIMS_MAX];   /* global, vocabulary unpadded */
-    struct box box;                 /* the part held here, unpadded */
-    size_t begin;                   /* first element in the flat arrays */
-    size_t rows, columns;           /* local memory, padding included; columns 1 for 1-D */
+    char name[GPT_PARAM_NAME_MAX]; /* "decoder.layers.3.mlp.linear_fc1.weight" */
+    int dims;                      /* 1 or 2 */
+    uint64_t shape[BOX_DIMS_MAX];  /* global, vocabulary unpadded */
+    struct box box;                /* the part held here, unpadded */
+    size_t begin;                  /* first element in the flat arrays */
+    size_t rows, columns;          /* local memory, padding included; columns 1 for 1-D */
     enum gpt_init init;
-    bool decay;                     /* 2-D weights and embeddings, not biases and norms */
-    bool tp_replicated;             /* same values on every TP rank: counted and stored once */
-    bool tied_copy;                 /* last stage's copy of the word embedding (PP > 1): the first
+    bool decay;         /* 2-D weights and embeddings, not biases and norms */
+    bool tp_replicated; /* same values on every TP rank: counted and stored once */
+    bool tied_copy;     /* last stage's copy of the word embedding (PP > 1): the first
                                      * stage's is the one counted and stored */
 };
 
 /* One micro-batch of B sequences of T. The arrays are host memory and used by gpt_forward alone. */
 struct gpt_batch {
-    const int32_t *tokens;          /* [B,T]; first stage */
-    const int32_t *labels;          /* [B,T]; last stage */
-    const float *loss_mask;         /* [B,T] or NULL; last stage */
-    float loss_scale;               /* d(total)/d(token loss): 1 / (tokens x micro-batches x ...) */
-    uint64_t first_sample;          /* global sample number of row 0; rows are consecutive */
-    uint64_t step;                  /* for dropout */
-    bool is_training;               /* false: no dropout, no backward */
+    const int32_t *tokens;  /* [B,T]; first stage */
+    const int32_t *labels;  /* [B,T]; last stage */
+    const float *loss_mask; /* [B,T] or NULL; last stage */
+    float loss_scale;       /* d(total)/d(token loss): 1 / (tokens x micro-batches x ...) */
+    uint64_t first_sample;  /* global sample number of row 0; rows are consecutive */
+    uint64_t step;          /* for dropout */
+    bool is_training;       /* false: no dropout, no backward */
 };
 
 struct gpt;
@@ -98,9 +98,9 @@ uint64_t gpt_memory_bytes(const struct gpt_config *config, const struct gpt_stag
 
 size_t gpt_param_count(const struct gpt *gpt);
 const struct gpt_param *gpt_params(const struct gpt *gpt);
-float *gpt_param_data(struct gpt *gpt);         /* flat, [gpt_flat_count] */
+float *gpt_param_data(struct gpt *gpt); /* flat, [gpt_flat_count] */
 float *gpt_grad_data(struct gpt *gpt);
-size_t gpt_flat_count(const struct gpt *gpt);   /* elements, padding included */
+size_t gpt_flat_count(const struct gpt *gpt); /* elements, padding included */
 /* Fills the parameters from (seed, name, global element): equal in every layout. Padding is 0. */
 enum status gpt_init_params(struct gpt *gpt) STATUS_MUST_CHECK;
 
@@ -117,8 +117,9 @@ size_t gpt_activation_bytes(const struct gpt *gpt);
 enum status gpt_forward(struct gpt *gpt, int slot, const struct gpt_batch *batch,
                         const float *input, float *out_activation, double *out_loss_sum)
     STATUS_MUST_CHECK;
-/* Adds to the gradients; `batch` as in gpt_forward of the slot. `grad_output` is d/d(out_activation) from the next stage (NULL on the
- * last); `out_grad_input` takes d/d(input) (NULL on the first). */
+/* Adds to the gradients; `batch` as in gpt_forward of the slot. `grad_output` is
+ * d/d(out_activation) from the next stage (NULL on the last); `out_grad_input` takes d/d(input)
+ * (NULL on the first). */
 enum status gpt_backward(struct gpt *gpt, int slot, const struct gpt_batch *batch,
                          const float *grad_output, float *out_grad_input) STATUS_MUST_CHECK;
 

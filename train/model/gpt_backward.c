@@ -32,30 +32,28 @@ static enum status mlp_backward(struct gpt *gpt, const struct gpt_slot *slot,
 
     TRY(st, branch_gradient(gpt, batch, layer, GPT_SITE_MLP_OUTPUT, &dbranch), done);
     TRY(st,
-        ops->linear_backward(gpt->device, gpt->wide, n->F_stride,
-                             gpt_grad_of(gpt, GPT_FC2_WEIGHT, layer),
-                             gpt_grad_of(gpt, GPT_FC2_BIAS, layer), dbranch, n->C, acts->gelu,
-                             n->F_stride, gpt_param_of(gpt, GPT_FC2_WEIGHT, layer), n->R,
-                             n->F_part, n->C),
+        ops->linear_backward(
+            gpt->device, gpt->wide, n->F_stride, gpt_grad_of(gpt, GPT_FC2_WEIGHT, layer),
+            gpt_grad_of(gpt, GPT_FC2_BIAS, layer), dbranch, n->C, acts->gelu, n->F_stride,
+            gpt_param_of(gpt, GPT_FC2_WEIGHT, layer), n->R, n->F_part, n->C),
         done);
     TRY(st,
-        ops->gelu_backward(gpt->device, gpt->wide, gpt_grad_of(gpt, GPT_FC1_BIAS, layer),
-                           gpt->wide, acts->fc1, n->F_stride,
-                           gpt_param_of(gpt, GPT_FC1_BIAS, layer), n->R, n->F_part),
+        ops->gelu_backward(gpt->device, gpt->wide, gpt_grad_of(gpt, GPT_FC1_BIAS, layer), gpt->wide,
+                           acts->fc1, n->F_stride, gpt_param_of(gpt, GPT_FC1_BIAS, layer), n->R,
+                           n->F_part),
         done);
     TRY(st,
         ops->linear_backward(gpt->device, gpt->dinput, n->C,
-                             gpt_grad_of(gpt, GPT_FC1_WEIGHT, layer), NULL, gpt->wide,
-                             n->F_stride, acts->norm2, n->C,
-                             gpt_param_of(gpt, GPT_FC1_WEIGHT, layer), n->R, n->C, n->F_part),
+                             gpt_grad_of(gpt, GPT_FC1_WEIGHT, layer), NULL, gpt->wide, n->F_stride,
+                             acts->norm2, n->C, gpt_param_of(gpt, GPT_FC1_WEIGHT, layer), n->R,
+                             n->C, n->F_part),
         done);
     TRY(st, gpt_sum_over_tp(gpt, gpt->dinput, (size_t)n->R * (size_t)n->C), done);
     TRY(st,
-        ops->layernorm_backward(gpt->device, gpt->dresidual,
-                                gpt_grad_of(gpt, GPT_NORM2_WEIGHT, layer),
-                                gpt_grad_of(gpt, GPT_NORM2_BIAS, layer), gpt->dinput, acts->middle,
-                                gpt_param_of(gpt, GPT_NORM2_WEIGHT, layer), acts->mean2,
-                                acts->rstd2, n->R, n->C),
+        ops->layernorm_backward(
+            gpt->device, gpt->dresidual, gpt_grad_of(gpt, GPT_NORM2_WEIGHT, layer),
+            gpt_grad_of(gpt, GPT_NORM2_BIAS, layer), gpt->dinput, acts->middle,
+            gpt_param_of(gpt, GPT_NORM2_WEIGHT, layer), acts->mean2, acts->rstd2, n->R, n->C),
         done);
 done:
     return st;
@@ -74,32 +72,27 @@ static enum status attention_backward(struct gpt *gpt, const struct gpt_slot *sl
 
     TRY(st, branch_gradient(gpt, batch, layer, GPT_SITE_ATTENTION_OUTPUT, &dbranch), done);
     TRY(st,
-        ops->linear_backward(gpt->device, gpt->dattention, n->C_part,
-                             gpt_grad_of(gpt, GPT_PROJ_WEIGHT, layer),
-                             gpt_grad_of(gpt, GPT_PROJ_BIAS, layer), dbranch, n->C,
-                             acts->attention, n->C_part,
-                             gpt_param_of(gpt, GPT_PROJ_WEIGHT, layer), n->R, n->C_part, n->C),
+        ops->linear_backward(
+            gpt->device, gpt->dattention, n->C_part, gpt_grad_of(gpt, GPT_PROJ_WEIGHT, layer),
+            gpt_grad_of(gpt, GPT_PROJ_BIAS, layer), dbranch, n->C, acts->attention, n->C_part,
+            gpt_param_of(gpt, GPT_PROJ_WEIGHT, layer), n->R, n->C_part, n->C),
         done);
     TRY(st,
         ops->attention_backward(gpt->device, gpt->wide, gpt->dattention, acts->attention,
                                 acts->stats, acts->qkv, n->B, n->T, n->H_part, n->D, &on_scores),
         done);
     TRY(st,
-        ops->linear_backward(gpt->device, gpt->dinput, n->C,
-                             gpt_grad_of(gpt, GPT_QKV_WEIGHT, layer),
-                             gpt_grad_of(gpt, GPT_QKV_BIAS, layer), gpt->wide, 3 * n->C_part,
-                             acts->norm1, n->C,
-                             gpt_param_of(gpt, GPT_QKV_WEIGHT, layer), n->R, n->C,
-                             3 * n->C_part),
+        ops->linear_backward(
+            gpt->device, gpt->dinput, n->C, gpt_grad_of(gpt, GPT_QKV_WEIGHT, layer),
+            gpt_grad_of(gpt, GPT_QKV_BIAS, layer), gpt->wide, 3 * n->C_part, acts->norm1, n->C,
+            gpt_param_of(gpt, GPT_QKV_WEIGHT, layer), n->R, n->C, 3 * n->C_part),
         done);
     TRY(st, gpt_sum_over_tp(gpt, gpt->dinput, (size_t)n->R * (size_t)n->C), done);
     TRY(st,
-        ops->layernorm_backward(gpt->device, gpt->dresidual,
-                                gpt_grad_of(gpt, GPT_NORM1_WEIGHT, layer),
-                                gpt_grad_of(gpt, GPT_NORM1_BIAS, layer), gpt->dinput,
-                                gpt_layer_input(slot, layer),
-                                gpt_param_of(gpt, GPT_NORM1_WEIGHT, layer), acts->mean1,
-                                acts->rstd1, n->R, n->C),
+        ops->layernorm_backward(
+            gpt->device, gpt->dresidual, gpt_grad_of(gpt, GPT_NORM1_WEIGHT, layer),
+            gpt_grad_of(gpt, GPT_NORM1_BIAS, layer), gpt->dinput, gpt_layer_input(slot, layer),
+            gpt_param_of(gpt, GPT_NORM1_WEIGHT, layer), acts->mean1, acts->rstd1, n->R, n->C),
         done);
 done:
     return st;
@@ -118,11 +111,10 @@ static enum status start(struct gpt *gpt, const struct gpt_slot *slot, const flo
     }
     TRY(st, ops->fill_zero(gpt->device, gpt->dresidual, bytes), done);
     TRY(st,
-        ops->layernorm_backward(gpt->device, gpt->dresidual, gpt_grad_of(gpt, GPT_NORM_WEIGHT, 0),
-                                gpt_grad_of(gpt, GPT_NORM_BIAS, 0), slot->dnorm,
-                                gpt_layer_input(slot, n->layers),
-                                gpt_param_of(gpt, GPT_NORM_WEIGHT, 0), slot->mean, slot->rstd,
-                                n->R, n->C),
+        ops->layernorm_backward(
+            gpt->device, gpt->dresidual, gpt_grad_of(gpt, GPT_NORM_WEIGHT, 0),
+            gpt_grad_of(gpt, GPT_NORM_BIAS, 0), slot->dnorm, gpt_layer_input(slot, n->layers),
+            gpt_param_of(gpt, GPT_NORM_WEIGHT, 0), slot->mean, slot->rstd, n->R, n->C),
         done);
 done:
     return st;
@@ -137,10 +129,9 @@ static enum status embedding_backward(struct gpt *gpt, const struct gpt_slot *sl
 
     TRY(st, branch_gradient(gpt, batch, 0, GPT_SITE_EMBEDDING, &dembedding), done);
     TRY(st,
-        gpt->device->ops->embed_backward(gpt->device, gpt_grad_of(gpt, GPT_WORD, 0),
-                                         gpt_grad_of(gpt, GPT_POSITION, 0), dembedding,
-                                         slot->tokens, n->R, n->T, n->C, n->vocab_begin,
-                                         n->vocab_begin + n->valid),
+        gpt->device->ops->embed_backward(
+            gpt->device, gpt_grad_of(gpt, GPT_WORD, 0), gpt_grad_of(gpt, GPT_POSITION, 0),
+            dembedding, slot->tokens, n->R, n->T, n->C, n->vocab_begin, n->vocab_begin + n->valid),
         done);
 done:
     return st;
@@ -164,8 +155,7 @@ enum status gpt_backward(struct gpt *gpt, int slot_index, const struct gpt_batch
     if (gpt->stage.is_first) {
         TRY(st, embedding_backward(gpt, slot, batch), done);
     } else {
-        TRY(st,
-            ops->copy(gpt->device, out_grad_input, gpt->dresidual, gpt_activation_bytes(gpt)),
+        TRY(st, ops->copy(gpt->device, out_grad_input, gpt->dresidual, gpt_activation_bytes(gpt)),
             done);
     }
     TRY(st, ops->synchronize(gpt->device), done);

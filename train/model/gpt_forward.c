@@ -71,8 +71,7 @@ static enum status attention(struct gpt *gpt, const struct gpt_slot *slot,
         done);
     TRY(st,
         ops->linear_forward(gpt->device, gpt->branch, n->C, acts->attention, n->C_part,
-                            gpt_param_of(gpt, GPT_PROJ_WEIGHT, layer), NULL, n->R, n->C_part,
-                            n->C),
+                            gpt_param_of(gpt, GPT_PROJ_WEIGHT, layer), NULL, n->R, n->C_part, n->C),
         done);
     TRY(st, gpt_sum_over_tp(gpt, gpt->branch, (size_t)n->R * (size_t)n->C), done);
     TRY(st,
@@ -95,8 +94,7 @@ static enum status mlp(struct gpt *gpt, const struct gpt_slot *slot, const struc
 
     TRY(st,
         ops->linear_forward(gpt->device, acts->fc1, n->F_stride, acts->norm2, n->C,
-                            gpt_param_of(gpt, GPT_FC1_WEIGHT, layer), NULL, n->R, n->C,
-                            n->F_part),
+                            gpt_param_of(gpt, GPT_FC1_WEIGHT, layer), NULL, n->R, n->C, n->F_part),
         done);
     TRY(st,
         ops->gelu_forward(gpt->device, acts->gelu, acts->fc1, n->F_stride,
@@ -104,8 +102,7 @@ static enum status mlp(struct gpt *gpt, const struct gpt_slot *slot, const struc
         done);
     TRY(st,
         ops->linear_forward(gpt->device, gpt->branch, n->C, acts->gelu, n->F_stride,
-                            gpt_param_of(gpt, GPT_FC2_WEIGHT, layer), NULL, n->R, n->F_part,
-                            n->C),
+                            gpt_param_of(gpt, GPT_FC2_WEIGHT, layer), NULL, n->R, n->F_part, n->C),
         done);
     TRY(st, gpt_sum_over_tp(gpt, gpt->branch, (size_t)n->R * (size_t)n->C), done);
     TRY(st,
@@ -130,8 +127,8 @@ static enum status check_ids(const struct gpt *gpt, const int32_t *ids, const ch
 }
 
 /* Checks and copies the batch to the device, then makes the stage's input. */
-static enum status begin_slot(struct gpt *gpt, struct gpt_slot *slot,
-                              const struct gpt_batch *batch, const float *input)
+static enum status begin_slot(struct gpt *gpt, struct gpt_slot *slot, const struct gpt_batch *batch,
+                              const float *input)
 {
     const struct gpt_sizes *n = &gpt->sizes;
     const struct device_ops *ops = gpt->device->ops;

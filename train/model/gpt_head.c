@@ -9,8 +9,8 @@
 #include "train/model/gpt_state.h"
 
 /* losses of `rows` rows; in training `gpt->logits` becomes the gradient. */
-static enum status chunk_loss(struct gpt *gpt, struct gpt_slot *slot,
-                              const struct gpt_batch *batch, int begin, int rows)
+static enum status chunk_loss(struct gpt *gpt, struct gpt_slot *slot, const struct gpt_batch *batch,
+                              int begin, int rows)
 {
     const struct gpt_sizes *n = &gpt->sizes;
     const struct device_ops *ops = gpt->device->ops;
@@ -102,8 +102,7 @@ enum status gpt_logits(struct gpt *gpt, int slot, int row_begin, int row_count, 
     weight = gpt_param_of(gpt, gpt_output_tensor(gpt), 0);
     for (int done_rows = 0; done_rows < row_count; done_rows += n->chunk) {
         int rows = row_count - done_rows < n->chunk ? row_count - done_rows : n->chunk;
-        const float *norm =
-            gpt->slots[slot].norm + (size_t)(row_begin + done_rows) * (size_t)n->C;
+        const float *norm = gpt->slots[slot].norm + (size_t)(row_begin + done_rows) * (size_t)n->C;
 
         TRY(st,
             ops->linear_forward(gpt->device, gpt->logits, n->V_stride, norm, n->C, weight, NULL,
@@ -111,8 +110,7 @@ enum status gpt_logits(struct gpt *gpt, int slot, int row_begin, int row_count, 
             done);
         for (int r = 0; r < rows; r++) {
             TRY(st,
-                ops->copy_out(gpt->device,
-                              out_logits + (size_t)(done_rows + r) * (size_t)n->valid,
+                ops->copy_out(gpt->device, out_logits + (size_t)(done_rows + r) * (size_t)n->valid,
                               gpt->logits + (size_t)r * (size_t)n->V_stride,
                               (size_t)n->valid * sizeof(float)),
                 done);

@@ -11,11 +11,11 @@
 #include "train/model/gpt_state.h"
 
 enum extent { HIDDEN, HIDDEN_3, FFN, VOCAB, POSITIONS, NONE };
-enum cut { WHOLE, ROWS, COLUMNS };      /* between TP ranks */
+enum cut { WHOLE, ROWS, COLUMNS }; /* between TP ranks */
 enum place { FIRST_STAGE, WORD_STAGES, EACH_LAYER, LAST_STAGE, LAST_STAGE_UNTIED };
 
 static const struct {
-    const char *name;                   /* of a layer's: after "decoder.layers.N." */
+    const char *name; /* of a layer's: after "decoder.layers.N." */
     enum place place;
     enum extent rows, columns;
     enum cut cut;
@@ -23,8 +23,8 @@ static const struct {
 } tensors[GPT_TENSOR_COUNT] = {
     [GPT_WORD] = {"embedding.word_embeddings.weight", WORD_STAGES, VOCAB, HIDDEN, ROWS,
                   GPT_INIT_NORMAL},
-    [GPT_POSITION] = {"embedding.position_embeddings.weight", FIRST_STAGE, POSITIONS, HIDDEN,
-                      WHOLE, GPT_INIT_NORMAL},
+    [GPT_POSITION] = {"embedding.position_embeddings.weight", FIRST_STAGE, POSITIONS, HIDDEN, WHOLE,
+                      GPT_INIT_NORMAL},
     [GPT_NORM1_WEIGHT] = {"input_layernorm.weight", EACH_LAYER, HIDDEN, NONE, WHOLE, GPT_INIT_ONE},
     [GPT_NORM1_BIAS] = {"input_layernorm.bias", EACH_LAYER, HIDDEN, NONE, WHOLE, GPT_INIT_ZERO},
     [GPT_QKV_WEIGHT] = {"self_attention.linear_qkv.weight", EACH_LAYER, HIDDEN_3, HIDDEN, ROWS,
@@ -47,8 +47,7 @@ static const struct {
                          GPT_INIT_ONE},
     [GPT_NORM_BIAS] = {"decoder.final_layernorm.bias", LAST_STAGE, HIDDEN, NONE, WHOLE,
                        GPT_INIT_ZERO},
-    [GPT_OUTPUT] = {"output_layer.weight", LAST_STAGE_UNTIED, VOCAB, HIDDEN, ROWS,
-                    GPT_INIT_NORMAL},
+    [GPT_OUTPUT] = {"output_layer.weight", LAST_STAGE_UNTIED, VOCAB, HIDDEN, ROWS, GPT_INIT_NORMAL},
 };
 
 static uint64_t extent_of(const struct gpt_config *config, enum extent extent)
@@ -158,8 +157,7 @@ enum status gpt_table_build(const struct gpt_config *config, const struct gpt_st
     size_t layers = (size_t)(stage->layer_end - stage->layer_begin);
     enum status st = STATUS_OK;
 
-    TRY(st, mem_alloc(&table.params, (layers + 1) * GPT_TENSOR_COUNT, sizeof(*table.params)),
-        done);
+    TRY(st, mem_alloc(&table.params, (layers + 1) * GPT_TENSOR_COUNT, sizeof(*table.params)), done);
     for (int tensor = 0; tensor < GPT_NORM1_WEIGHT; tensor++) {
         if (is_here(config, stage, tensors[tensor].place)) {
             append(&table, config, stage, (enum gpt_tensor)tensor, stage->layer_begin);

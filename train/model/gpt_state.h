@@ -35,8 +35,8 @@ struct gpt_table {
     struct gpt_param *params;
     size_t count;
     size_t flat_count;
-    size_t begin[GPT_TENSOR_COUNT];     /* of layer_begin's for tensors of layers */
-    size_t layer_stride;                /* from one layer's tensor to the next layer's */
+    size_t begin[GPT_TENSOR_COUNT]; /* of layer_begin's for tensors of layers */
+    size_t layer_stride;            /* from one layer's tensor to the next layer's */
 };
 
 /* gpt_params.c. The config must be valid. */
@@ -47,35 +47,35 @@ void gpt_table_deinit(struct gpt_table *table);
 struct gpt_sizes {
     int B, T, R, C, D, layers;
     int C_part, F_part, H_part;
-    int F_stride;                       /* of [R,F_part] arrays */
-    int V_part, valid;                  /* rows of the vocabulary here; those that are not padding */
-    int V_stride;                       /* of logits */
+    int F_stride;      /* of [R,F_part] arrays */
+    int V_part, valid; /* rows of the vocabulary here; those that are not padding */
+    int V_stride;      /* of logits */
     int64_t vocab_begin;
-    int chunk;                          /* rows of the head and loss at a time */
+    int chunk; /* rows of the head and loss at a time */
 };
 
 /* What backward needs of one layer. Residual streams: the layer's input is the output of the one
  * before (or the slot's input). */
 struct gpt_layer_acts {
-    float *norm1, *mean1, *rstd1;       /* [R,C] [R] [R] */
-    float *qkv;                         /* [B,T,H_part,3,D] */
-    float *stats;                       /* [B,H_part,T] */
-    float *attention;                   /* [R,C_part] */
-    float *middle;                      /* [R,C] residual after attention */
-    float *norm2, *mean2, *rstd2;       /* [R,C] [R] [R] */
-    float *fc1;                         /* [R,F_part] by F_stride, bias not yet added */
-    float *gelu;                        /* [R,F_part] by F_stride */
-    float *output;                      /* [R,C] residual after the MLP */
+    float *norm1, *mean1, *rstd1; /* [R,C] [R] [R] */
+    float *qkv;                   /* [B,T,H_part,3,D] */
+    float *stats;                 /* [B,H_part,T] */
+    float *attention;             /* [R,C_part] */
+    float *middle;                /* [R,C] residual after attention */
+    float *norm2, *mean2, *rstd2; /* [R,C] [R] [R] */
+    float *fc1;                   /* [R,F_part] by F_stride, bias not yet added */
+    float *gelu;                  /* [R,F_part] by F_stride */
+    float *output;                /* [R,C] residual after the MLP */
 };
 
 struct gpt_slot {
-    int32_t *tokens, *labels;           /* [R] first stage; last stage */
-    float *mask;                        /* [R] last stage */
-    float *input;                       /* [R,C] embedding or the previous stage's output */
+    int32_t *tokens, *labels; /* [R] first stage; last stage */
+    float *mask;              /* [R] last stage */
+    float *input;             /* [R,C] embedding or the previous stage's output */
     struct gpt_layer_acts *layers;
-    float *norm, *mean, *rstd;          /* final norm: last stage */
-    float *losses;                      /* [R] */
-    float *dnorm;                       /* [R,C] gradient of `norm`, taken by forward */
+    float *norm, *mean, *rstd; /* final norm: last stage */
+    float *losses;             /* [R] */
+    float *dnorm;              /* [R,C] gradient of `norm`, taken by forward */
 };
 
 struct gpt {
@@ -84,21 +84,21 @@ struct gpt {
     struct gpt_sizes sizes;
     struct device *device;
     struct gpt_table table;
-    float *params, *grads;              /* flat, device */
+    float *params, *grads; /* flat, device */
     struct gpt_slot *slots;
     int slot_count;
-    char *arena;                        /* device: activations of all slots and scratch */
-    float *host_losses;                 /* [R] host */
+    char *arena;        /* device: activations of all slots and scratch */
+    float *host_losses; /* [R] host */
 
     /* Scratch of the running call, device. */
-    float *branch;                      /* [R,C] forward: what joins the residual stream;
+    float *branch;         /* [R,C] forward: what joins the residual stream;
                                          * backward: its gradient where dropout changed it */
-    float *dresidual;                   /* [R,C] gradient of the residual stream */
-    float *dinput;                      /* [R,C] gradient of a norm's output */
-    float *dattention;                  /* [R,C_part] */
-    float *wide;                        /* [R,3 C_part] or [R,F_part] by F_stride */
-    float *logits;                      /* [chunk,V_part] by V_stride; last stage */
-    float *row_max, *sums;              /* [chunk] [2,chunk] */
+    float *dresidual;      /* [R,C] gradient of the residual stream */
+    float *dinput;         /* [R,C] gradient of a norm's output */
+    float *dattention;     /* [R,C_part] */
+    float *wide;           /* [R,3 C_part] or [R,F_part] by F_stride */
+    float *logits;         /* [chunk,V_part] by V_stride; last stage */
+    float *row_max, *sums; /* [chunk] [2,chunk] */
 };
 
 /* gpt.c */

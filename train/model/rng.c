@@ -9,7 +9,7 @@
 
 #define LN2 0.69314718055994530942
 #define TAU 6.28318530717958647693
-#define INIT_STREAM 0x696e6974u             /* "init": apart from every dropout stream */
+#define INIT_STREAM 0x696e6974u /* "init": apart from every dropout stream */
 
 /* x = 2^k m, m in [sqrt(1/2), sqrt(2)); ln m = 2 artanh t, t = (m - 1) / (m + 1), |t| < 0.1716. */
 double rng_log(double x)

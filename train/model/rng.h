@@ -15,7 +15,7 @@
 void rng_fill_normal(uint64_t seed, const char *name, uint64_t first, size_t count, float std,
                      float *out);
 
-double rng_log(double x);                   /* natural logarithm of a normal x > 0 */
+double rng_log(double x); /* natural logarithm of a normal x > 0 */
 void rng_cos_sin_turns(double turns /* 0 .. 1 */, double *out_cos, double *out_sin);
 
 #endif

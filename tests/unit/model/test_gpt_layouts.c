@@ -15,14 +15,14 @@
 #include "train/device/device.h"
 #include "train/model/gpt.h"
 
-#define must(call)                                                                                 \
-    cr_assert_eq((call), STATUS_OK, "%s: %s", #call, status_last()->message)
+#define must(call) cr_assert_eq((call), STATUS_OK, "%s: %s", #call, status_last()->message)
 
 #define LAYERS 3
 #define ROWS (2 * 70)
 #define TENSORS_MAX 64
-#define LOSS_TOLERANCE 1e-6             /* relative */
-#define GRAD_TOLERANCE 5e-6             /* of the tensor's norm: weights are ten times as large as
+#define LOSS_TOLERANCE 1e-6 /* relative */
+#define GRAD_TOLERANCE                                                                             \
+    5e-6 /* of the tensor's norm: weights are ten times as large as
                                          * real ones, so that every mask and cut matters, and so is
                                          * float32's noise (1.5e-6) */
 
@@ -364,8 +364,7 @@ Test(gpt_layouts, a_stage_without_layers_equals_none)
 Test(gpt_layouts, micro_batches_in_flight_do_not_disturb_each_other)
 {
     struct gpt_config config = config_of(0.1f, false);
-    struct gpt_stage stage = {
-        .layer_end = LAYERS, .is_first = true, .is_last = true, .tp_size = 1};
+    struct gpt_stage stage = {.layer_end = LAYERS, .is_first = true, .is_last = true, .tp_size = 1};
     struct gpt_batch batch = batch_of(), other = batch_of();
     struct device *device = NULL;
     struct gpt *gpt = NULL;
@@ -399,11 +398,28 @@ Test(gpt_layouts, micro_batches_in_flight_do_not_disturb_each_other)
     device_close(&device);
 }
 
+Test(gpt_layouts, a_repeated_step_gives_the_same_bits)
+{
+    static const int whole[] = {LAYERS};
+    struct outcome *first = run_pipeline(whole, 1, false);
+
+    for (int repeat = 0; repeat < 5; repeat++) {
+        struct outcome *again = run_pipeline(whole, 1, false);
+
+        cr_expect_eq(again->loss, first->loss);
+        for (size_t i = 0; i < first->count; i++) {
+            cr_expect_arr_eq(again->tensors[i].values, first->tensors[i].values,
+                             first->tensors[i].count * sizeof(float), "%s", first->tensors[i].name);
+        }
+        release(again);
+    }
+    release(first);
+}
+
 Test(gpt_layouts, evaluation_has_no_dropout_and_no_gradient)
 {
     struct gpt_config config = config_of(0.1f, false), plain = config_of(0.0f, false);
-    struct gpt_stage stage = {
-        .layer_end = LAYERS, .is_first = true, .is_last = true, .tp_size = 1};
+    struct gpt_stage stage = {.layer_end = LAYERS, .is_first = true, .is_last = true, .tp_size = 1};
     struct gpt_batch batch = batch_of();
     struct device *device = NULL;
     struct gpt *gpt = NULL, *without = NULL;

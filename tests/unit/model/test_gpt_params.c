@@ -9,8 +9,7 @@
 #include "train/device/device.h"
 #include "train/model/gpt.h"
 
-#define must(call)                                                                                 \
-    cr_assert_eq((call), STATUS_OK, "%s: %s", #call, status_last()->message)
+#define must(call) cr_assert_eq((call), STATUS_OK, "%s: %s", #call, status_last()->message)
 
 /* Never called: a comm that only has to be there. */
 static int no_group;
@@ -267,7 +266,7 @@ Test(gpt_params, a_token_of_another_vocabulary_is_refused)
     struct gpt_batch batch = {.tokens = tokens, .labels = labels};
     double loss = 0.0;
 
-    tokens[3] = 300;                    /* within the padding, but not a token */
+    tokens[3] = 300; /* within the padding, but not a token */
     cr_expect_eq(gpt_forward(made.gpt, 0, &batch, NULL, NULL, &loss), STATUS_BAD_DATA);
     tokens[3] = 299;
     labels[2] = -1;
