@@ -165,7 +165,7 @@ static enum status load(struct train_ckpt *ckpt, struct train_state *state,
     TRY(st,
         options_check_resume(&train_options_table, ckpt->options, manifest->options, choice->path),
         done);
-    TRY(st, train_state_from_json(state, manifest->state, choice->path), done);
+    TRY(st, train_state_from_json(state, manifest->state, manifest->step, choice->path), done);
     if (state->scalars.step != manifest->step || state->scalars.seed != seed) {
         st = FAIL(STATUS_CORRUPT,
                   "'%s' has step %" PRIu64 " and seed %" PRIu64 " in its state, but step %" PRIu64

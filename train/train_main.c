@@ -39,7 +39,9 @@ static void catch_signals(void)
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    /* A closed pipe and a file size limit are errors of the call, not deaths. */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 /* One rank and all that it holds. */
@@ -207,6 +209,19 @@ static void leave(struct rank *rank, enum status status)
     (void)status_give(&error);
 }
 
+/* A launcher other than the agent gives a folder to meet in, but no page to beat on. */
+static enum status open_progress(struct rank *rank)
+{
+    struct run_env unwatched = rank->env;
+    enum status st = progress_open(&rank->env, &rank->progress);
+
+    if (st != STATUS_NOT_FOUND) {
+        return st;
+    }
+    unwatched.has_agent = false;
+    return progress_open(&unwatched, &rank->progress);
+}
+
 /* What needs no other rank: the environment, the options, the progress page. */
 static enum status prepare(struct rank *rank, int argc, char **argv, bool *out_help)
 {
@@ -223,7 +238,7 @@ static enum status prepare(struct rank *rank, int argc, char **argv, bool *out_h
         goto done;
     }
     TRY(st, train_options_resolve(&rank->options, rank->env.world_size, &rank->plan), done);
-    TRY(st, progress_open(&rank->env, &rank->progress), done);
+    TRY(st, open_progress(rank), done);
     atomic_store(&progress_page(rank->progress)->pid, (int64_t)getpid());
     progress_set_phase(rank->progress, PROGRESS_START);
     if (rank->env.rank == 0) {

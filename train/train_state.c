@@ -127,12 +127,16 @@ done:
     return st;
 }
 
-enum status train_state_from_json(struct train_state *state, const cJSON *object, const char *where)
+enum status train_state_from_json(struct train_state *state, const cJSON *object, uint64_t step,
+                                  const char *where)
 {
     enum status st = STATUS_OK;
-    struct train_scalars scalars = {0};
+    struct train_scalars scalars = state->scalars;
 
     for (size_t i = 0; i < SCALAR_COUNT; i++) {
+        if (step == 0 && !cJSON_HasObjectItem(object, scalar_rows[i].name)) {
+            continue;
+        }
         char *field = (char *)&scalars + scalar_rows[i].offset;
         TRY(st, json_get_u64(object, where, scalar_rows[i].name, (uint64_t *)field), done);
     }

@@ -50,11 +50,12 @@ enum status train_state_init(struct train_state *state, struct optimizer *optimi
     STATUS_MUST_CHECK;
 void train_state_deinit(struct train_state *state); /* takes zeroed storage */
 
-/* The scalars as the manifest's `state`, and back; `where` names the source in errors. */
+/* The scalars as the manifest's `state`, and back; `where` names the source in errors. In an import
+ * (step 0) those that it does not know stay as they are. */
 enum status train_state_to_json(const struct train_state *state, cJSON **out_object)
     STATUS_MUST_CHECK;
-enum status train_state_from_json(struct train_state *state, const cJSON *object, const char *where)
-    STATUS_MUST_CHECK;
+enum status train_state_from_json(struct train_state *state, const cJSON *object, uint64_t step,
+                                  const char *where) STATUS_MUST_CHECK;
 
 /* The hash of the live state, the same number on every rank and in every layout. Collective. */
 enum status train_state_hash(const struct train_state *state, uint64_t *out_hash) STATUS_MUST_CHECK;

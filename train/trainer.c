@@ -33,7 +33,6 @@ struct window {
     double loss_sum;
     uint64_t steps;
     int64_t begin_ns;
-    double grad_norm; /* of the last step */
 };
 
 struct trainer {
@@ -316,6 +315,9 @@ static void log_step(struct trainer *trainer, double loss, double norm)
     int64_t now_ns = clock_monotonic_ns();
     char text[LOG_LINE_TEXT_MAX];
 
+    if (trainer->config.on_step != NULL) {
+        trainer->config.on_step(trainer->config.on_step_context, scalars->step, loss, norm);
+    }
     window->loss_sum += loss;
     window->steps++;
     if (trainer->logged_once && scalars->step % (uint64_t)trainer->config.options->log_interval) {

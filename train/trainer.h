@@ -31,6 +31,9 @@ struct trainer_config {
     const volatile sig_atomic_t *stop_signal; /* the signal that asks to stop, 0: none yet */
     FILE *out;                                /* Megatron's lines (last rank) */
     int thread_count;                         /* of this rank, at least 1 */
+    /* May be NULL. Called on every rank after each step with the step's own loss and norm. */
+    void (*on_step)(void *context, uint64_t step, double loss, double grad_norm);
+    void *on_step_context;
 };
 
 struct trainer;
