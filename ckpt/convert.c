@@ -8,7 +8,7 @@
 #include "ckpt/base/mem.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/meta/nonce.h"
-#include "ckpt/safetensors.h"
+#include "ckpt/safetensors_reader.h"
 
 #define LAYERS_MAX 10000
 #define NUMBER_MAX 100000000
@@ -64,7 +64,7 @@ static const struct mapping inner[] = {
 /* The whole model in memory: three tensors (weight and both moments) a parameter. */
 struct import {
     struct gpt2 config;
-    struct safetensors source;
+    struct safetensors_reader source;
     const char *prefix; /* "transformer." or "" */
     struct ckpt_tensor *tensors;
     size_t count, capacity;
@@ -224,8 +224,7 @@ static enum status import_tensor(struct import *import, const char *prefix,
     char name[256];
 
     (void)snprintf(name, sizeof name, "%s%s", prefix, theirs);
-    TRY(st, mem_alloc(&source, (size_t)shape[0], (size_t)shape[1] * sizeof *source), done);
-    TRY(st, safetensors_read_f32(&import->source, name, dims, source_shape, source), done);
+    TRY(st, safetensors_reader_read_f32(&import->source, name, dims, source_shape, &source), done);
     TRY(st, add_tensor(import, "param", ours, dims, shape, &data), done);
     turn_tensor(import, mapping, shape[0], shape[1], source, data);
     TRY(st, add_tensor(import, "exp_avg", ours, dims, shape, &moment), done);
@@ -363,7 +362,7 @@ enum status convert_import_gpt2(struct fs *fs, const char *folder, const char *s
 
     TRY(st, read_config(fs, folder, &import.config), done);
     TRY(st, fs_join(path, folder, "model.safetensors"), done);
-    TRY(st, safetensors_open(fs, path, &import.source), done);
+    TRY(st, safetensors_reader_open(fs, path, &import.source), done);
     TRY(st, import_model(&import), done);
     TRY(st, write_checkpoint(&import, fs, save, thread_count, out_result), done);
 done:
@@ -373,6 +372,6 @@ done:
         mem_free(&import.tensors[i].data);
     }
     mem_free(&import.tensors);
-    safetensors_close(&import.source);
+    safetensors_reader_close(&import.source);
     return st;
 }

@@ -111,14 +111,18 @@ enum status ckpt_choose(struct fs *fs, const char *load, uint64_t step_max, bool
         goto done;
     }
     if (group->rank != 0) {
-        TRY(st, mem_alloc(&text, (size_t)finding.text_bytes + 1, 1), done);
+        st = mem_alloc(&text, (size_t)finding.text_bytes + 1, 1);
     }
+    TRY(st, agree(group, st), done);
     TRY(st, agree_broadcast(group, text, (size_t)finding.text_bytes), done);
-    TRY(st, manifest_parse(text, (size_t)finding.text_bytes, finding.path, &out_choice->manifest),
-        done);
+    st = manifest_parse(text, (size_t)finding.text_bytes, finding.path, &out_choice->manifest);
+    TRY(st, agree(group, st), done);
     memcpy(out_choice->path, finding.path, sizeof out_choice->path);
     out_choice->found = true;
 done:
+    if (st != STATUS_OK) {
+        ckpt_choice_deinit(out_choice);
+    }
     mem_free(&text);
     return st;
 }
@@ -193,14 +197,14 @@ static uint64_t manifest_elements(const struct manifest *manifest)
     return count;
 }
 
-/* The live memory against the manifest; a load of only a part of the tensors cannot be compared. */
+/* The live memory against the manifest; a load of only a part of the tensors cannot be compared.
+ * `all` has room for every rank's share. */
 static enum status compare_state(const struct ckpt_choice *choice, const struct ckpt_group *group,
-                                 const struct share *mine)
+                                 const struct share *mine, struct share *all)
 {
     enum status st = STATUS_OK;
-    struct share *all = NULL, sum = {0, 0};
+    struct share sum = {0, 0};
 
-    TRY(st, mem_alloc(&all, (size_t)group->size, sizeof *all), done);
     TRY(st, agree_gather(group, mine, sizeof *mine, all), done);
     for (int rank = 0; rank < group->size; rank++) {
         sum.hash_sum = hash_state_add(sum.hash_sum, all[rank].hash_sum);
@@ -215,7 +219,6 @@ static enum status compare_state(const struct ckpt_choice *choice, const struct 
                   choice->path, hash, choice->manifest.state_hash);
     }
 done:
-    mem_free(&all);
     return st;
 }
 
@@ -225,17 +228,19 @@ enum status ckpt_load(struct fs *fs, const struct ckpt_choice *choice,
 {
     enum status st = STATUS_OK;
     struct thread_pool *pool = NULL;
-    struct share mine = {0, 0};
+    struct share mine = {0, 0}, *all = NULL;
 
     st = thread_pool_create(thread_count, &pool);
+    st = st == STATUS_OK ? mem_alloc(&all, (size_t)group->size, sizeof *all) : st;
     st = st == STATUS_OK ? fill(fs, choice, tensors, count, pool) : st;
     st = st == STATUS_OK ? state_hash_owned(tensors, count, pool, &mine.hash_sum) : st;
     for (size_t i = 0; i < count; i++) {
         mine.elements += box_count(&tensors[i].owned);
     }
     TRY(st, agree(group, st), done);
-    TRY(st, compare_state(choice, group, &mine), done);
+    TRY(st, compare_state(choice, group, &mine, all), done);
 done:
+    mem_free(&all);
     thread_pool_destroy(pool);
     return st;
 }

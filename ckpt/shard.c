@@ -242,6 +242,11 @@ static enum status plan_index(struct shard_writing *writing, size_t count, bool 
         uint64_t bytes = box_count(&box->box) * manifest_type_bytes(box->type);
         enum shard_encoding encoding =
             compress && bytes >= SHARD_COMPRESS_BYTES_MIN ? SHARD_SHUFFLE_ZSTD : SHARD_RAW;
+        if (bytes / box->box.extent[0] > SHARD_INDEX_CHUNK_BYTES_MAX) {
+            return FAIL(STATUS_UNSUPPORTED, "one row of '%s' has %llu bytes, at most %llu are read",
+                        box->tensor, (unsigned long long)(bytes / box->box.extent[0]),
+                        (unsigned long long)SHARD_INDEX_CHUNK_BYTES_MAX);
+        }
         TRY(st,
             shard_index_add(&writing->index, box->tensor, box->type, &box->box, encoding,
                             choose_chunk_rows(box), &added),

@@ -69,49 +69,47 @@ done:
     return st;
 }
 
-static enum status gather_rows(const struct ckpt_group *group, const struct row *mine,
-                               size_t row_max, const uint64_t *counts, struct manifest *manifest)
+/* Rank 0's part: closes up the ranks' lists, which lie row_max apart, and merges them. */
+static enum status merge_lists(struct row *all, uint64_t row_max, const uint64_t *counts,
+                               int rank_count, struct manifest *manifest)
 {
-    enum status st = STATUS_OK;
     size_t total = 0;
-    struct row *all = NULL;
 
-    TRY(st, mem_alloc(&all, row_max * (size_t)group->size, sizeof *all), done);
-    TRY(st, agree_gather(group, mine, row_max * sizeof *mine, all), done);
-    if (group->rank != 0) {
-        goto done;
-    }
-    for (int rank = 0; rank < group->size; rank++) {
-        memmove(&all[total], &all[row_max * (size_t)rank], (size_t)counts[rank] * sizeof *all);
+    for (int rank = 0; rank < rank_count; rank++) {
+        memmove(&all[total], &all[row_max * (uint64_t)rank], (size_t)counts[rank] * sizeof *all);
         total += (size_t)counts[rank];
     }
     if (total > 0) {
         qsort(all, total, sizeof *all, compare_rows);
     }
-    TRY(st, merge(all, total, manifest), done);
-done:
-    mem_free(&all);
-    return st;
+    return merge(all, total, manifest);
 }
 
+/* Memory is agreed on before each exchange, so that a rank without any leaves no other waiting. */
 enum status tensor_table_gather(const struct ckpt_group *group, const struct ckpt_tensor *tensors,
                                 size_t count, struct manifest *manifest)
 {
     enum status st = STATUS_OK;
     uint64_t own_count = count, row_max = 1;
     uint64_t *counts = NULL;
-    struct row *rows = NULL;
+    struct row *mine = NULL, *all = NULL;
 
-    TRY(st, mem_alloc(&counts, (size_t)group->size, sizeof *counts), done);
+    TRY(st, agree(group, mem_alloc(&counts, (size_t)group->size, sizeof *counts)), done);
     TRY(st, agree_gather(group, &own_count, sizeof own_count, counts), done);
     for (int rank = 0; rank < group->size; rank++) {
         row_max = counts[rank] > row_max ? counts[rank] : row_max;
     }
-    TRY(st, mem_alloc(&rows, (size_t)row_max, sizeof *rows), done);
-    make_rows(tensors, count, rows);
-    TRY(st, gather_rows(group, rows, (size_t)row_max, counts, manifest), done);
+    st = mem_alloc(&mine, (size_t)row_max, sizeof *mine);
+    st = st == STATUS_OK ? mem_alloc(&all, (size_t)row_max * (size_t)group->size, sizeof *all) : st;
+    TRY(st, agree(group, st), done);
+    make_rows(tensors, count, mine);
+    TRY(st, agree_gather(group, mine, (size_t)row_max * sizeof *mine, all), done);
+    if (group->rank == 0) {
+        TRY(st, merge_lists(all, row_max, counts, group->size, manifest), done);
+    }
 done:
-    mem_free(&rows);
+    mem_free(&all);
+    mem_free(&mine);
     mem_free(&counts);
     return st;
 }

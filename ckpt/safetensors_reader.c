@@ -1,19 +1,21 @@
-/* Reads safetensors files; see safetensors.h. */
-#include "ckpt/safetensors.h"
+/* Reads safetensors files; see safetensors_reader.h. */
+#include "ckpt/safetensors_reader.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "ckpt/base/json.h"
 #include "ckpt/base/mem.h"
 
-enum status safetensors_open(struct fs *fs, const char *path, struct safetensors *out_file)
+enum status safetensors_reader_open(struct fs *fs, const char *path,
+                                    struct safetensors_reader *out_file)
 {
     enum status st = STATUS_OK;
     unsigned char head[8];
     uint64_t size = 0, header_bytes = 0;
     char *text = NULL;
 
-    *out_file = (struct safetensors){.file = NULL};
+    *out_file = (struct safetensors_reader){.file = NULL};
     TRY(st, fs_open(fs, path, FS_READ, &out_file->file), done);
     TRY(st, fs_file_size(out_file->file, &size), done);
     TRY(st, fs_pread(out_file->file, head, sizeof head, 0), done);
@@ -37,20 +39,20 @@ enum status safetensors_open(struct fs *fs, const char *path, struct safetensors
 done:
     mem_free(&text);
     if (st != STATUS_OK) {
-        safetensors_close(out_file);
+        safetensors_reader_close(out_file);
     }
     return st;
 }
 
-void safetensors_close(struct safetensors *file)
+void safetensors_reader_close(struct safetensors_reader *file)
 {
     fs_close(&file->file);
     cJSON_Delete(file->header);
     file->header = NULL;
 }
 
-static enum status get_range(const struct safetensors *file, const cJSON *entry, const char *name,
-                             uint64_t *out_begin, uint64_t *out_bytes)
+static enum status get_range(const struct safetensors_reader *file, const cJSON *entry,
+                             const char *name, uint64_t *out_begin, uint64_t *out_bytes)
 {
     enum status st = STATUS_OK;
     cJSON *offsets = NULL;
@@ -59,7 +61,9 @@ static enum status get_range(const struct safetensors *file, const cJSON *entry,
     const cJSON *first = cJSON_GetArrayItem(offsets, 0), *second = cJSON_GetArrayItem(offsets, 1);
     if (cJSON_GetArraySize(offsets) != 2 || !cJSON_IsNumber(first) || !cJSON_IsNumber(second) ||
         !(first->valuedouble >= 0) || !(second->valuedouble >= first->valuedouble) ||
-        !(second->valuedouble <= (double)file->data_bytes)) {
+        !(second->valuedouble <= (double)file->data_bytes) ||
+        floor(first->valuedouble) != first->valuedouble ||
+        floor(second->valuedouble) != second->valuedouble) {
         return FAIL(STATUS_CORRUPT, "'%s': tensor '%s' lies outside the file", fs_path(file->file),
                     name);
     }
@@ -69,8 +73,8 @@ done:
     return st;
 }
 
-static enum status check_shape(const struct safetensors *file, const cJSON *entry, const char *name,
-                               int dims, const uint64_t *shape)
+static enum status check_shape(const struct safetensors_reader *file, const cJSON *entry,
+                               const char *name, int dims, const uint64_t *shape)
 {
     enum status st = STATUS_OK;
     cJSON *array = NULL;
@@ -114,14 +118,15 @@ static void widen(float *out, const uint16_t *halves, size_t count, bool is_bf16
     }
 }
 
-enum status safetensors_read_f32(const struct safetensors *file, const char *name, int dims,
-                                 const uint64_t *shape, float *out)
+enum status safetensors_reader_read_f32(const struct safetensors_reader *file, const char *name,
+                                        int dims, const uint64_t *shape, float **out_values)
 {
     enum status st = STATUS_OK;
     const cJSON *entry = cJSON_GetObjectItemCaseSensitive(file->header, name);
     const char *dtype = NULL;
     uint64_t begin = 0, bytes = 0, count = 1;
     uint16_t *halves = NULL;
+    float *values = NULL;
 
     for (int d = 0; d < dims; d++) {
         count *= shape[d];
@@ -142,14 +147,18 @@ enum status safetensors_read_f32(const struct safetensors *file, const char *nam
                     fs_path(file->file), name, (unsigned long long)bytes,
                     (unsigned long long)count);
     }
+    TRY(st, mem_alloc(&values, (size_t)count, sizeof *values), done);
     if (is_f32) {
-        TRY(st, fs_pread(file->file, out, (size_t)bytes, file->data_begin + begin), done);
+        TRY(st, fs_pread(file->file, values, (size_t)bytes, file->data_begin + begin), done);
     } else {
         TRY(st, mem_alloc(&halves, (size_t)count, sizeof *halves), done);
         TRY(st, fs_pread(file->file, halves, (size_t)bytes, file->data_begin + begin), done);
-        widen(out, halves, (size_t)count, is_bf16);
+        widen(values, halves, (size_t)count, is_bf16);
     }
+    *out_values = values;
+    values = NULL;
 done:
+    mem_free(&values);
     mem_free(&halves);
     return st;
 }
