@@ -1,10 +1,12 @@
 /* One rank of a training whose every number is known: the weights, batches, losses, norms and final
  * weights that transformers and torch computed (tests/refs/hf_gpt2).
  *
- *     train_reference_rank MODEL SETUP MICRO_BATCH TP PP      (RANK and WORLD_SIZE as everywhere)
+ *     train_reference_rank MODEL SETUP MICRO_BATCH TP PP [SAVE TENSOR]
  *
- * Puts the reference weights into its part of the model, trains 5 steps on the reference batches
- * and compares. Leaves with 0 when all agrees, else with 1 and a line for each difference.
+ * (RANK and WORLD_SIZE as everywhere.) Puts the reference weights into its part of the model, trains
+ * 5 steps on the reference batches and compares. Leaves with 0 when all agrees, else with 1 and a
+ * line for each difference. With SAVE it saves there at step 2, but on the last rank one bit of
+ * TENSOR has flipped before, as in faulty memory.
  */
 #include <math.h>
 #include <signal.h>
@@ -20,6 +22,7 @@
 #include "train/trainer.h"
 
 #define STEPS 5
+#define WORDS_MAX 64
 #define HIDDEN 64
 #define HEADS 4
 #define SEQUENCE 64
@@ -32,6 +35,8 @@ struct reference {
     double losses[STEPS], norms[STEPS];
     struct npy batches; /* [5,4,T + 1] */
     int differences;
+    struct gpt *flip_in; /* NULL: no bit flips */
+    const char *flip_tensor;
 };
 
 static volatile sig_atomic_t no_signal;
@@ -177,6 +182,19 @@ done:
 
 /* --- the run ------------------------------------------------------------------------------ */
 
+static void flip_bit(struct gpt *gpt, const char *tensor)
+{
+    for (size_t i = 0; i < gpt_param_count(gpt); i++) {
+        if (strcmp(gpt_params(gpt)[i].name, tensor) == 0) {
+            uint32_t word;
+            float *value = gpt_param_data(gpt) + gpt_params(gpt)[i].begin + 5;
+            memcpy(&word, value, sizeof(word));
+            word ^= 1;
+            memcpy(value, &word, sizeof(word));
+        }
+    }
+}
+
 static void compare_step(void *context, uint64_t step, double loss, double norm)
 {
     struct reference *reference = context;
@@ -188,59 +206,43 @@ static void compare_step(void *context, uint64_t step, double loss, double norm)
                loss_error, norm, norm_error);
         reference->differences++;
     }
+    if (reference->flip_in != NULL && step == 2) {
+        flip_bit(reference->flip_in, reference->flip_tensor);
+    }
 }
+
+/* The flags of tests/refs/hf_gpt2/info.json; "$N" is the program's argument N. */
+static const char flags[] =
+    "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 "
+    "--max-position-embeddings 128 --vocab-size 512 --attention-dropout 0 --hidden-dropout 0 --lr "
+    "1e-3 "
+    "--lr-decay-style constant --weight-decay 0.1 --clip-grad 1.0 --adam-beta2 0.95 "
+    "--train-iters 5 --global-batch-size 4 --mock-data --micro-batch-size $3 "
+    "--tensor-model-parallel-size $4 --pipeline-model-parallel-size $5";
 
 static enum status parse(char **argv, const struct run_env *env, struct train_options *options,
                          struct train_plan *plan)
 {
     enum status st = STATUS_OK;
-    const char *texts[64];
+    const char *texts[WORDS_MAX];
+    char *words[WORDS_MAX] = {argv[0]}, *rest = NULL, text[sizeof(flags)];
     struct option_positionals positionals = {.texts = texts};
+    int count = 1;
     bool help = false;
-    char *vocab = strcmp(argv[1], "a500") == 0 ? (char *)"500" : (char *)"512";
-    const char *words[] = {"train_reference_rank",
-                           "--num-layers",
-                           "2",
-                           "--hidden-size",
-                           "64",
-                           "--num-attention-heads",
-                           "4",
-                           "--seq-length",
-                           "64",
-                           "--max-position-embeddings",
-                           "128",
-                           "--vocab-size",
-                           vocab,
-                           "--attention-dropout",
-                           "0",
-                           "--hidden-dropout",
-                           "0",
-                           "--lr",
-                           "1e-3",
-                           "--lr-decay-style",
-                           "constant",
-                           "--weight-decay",
-                           "0.1",
-                           "--clip-grad",
-                           "1.0",
-                           "--adam-beta2",
-                           "0.95",
-                           "--train-iters",
-                           "5",
-                           "--global-batch-size",
-                           "4",
-                           "--mock-data",
-                           "--micro-batch-size",
-                           argv[3],
-                           "--tensor-model-parallel-size",
-                           argv[4],
-                           "--pipeline-model-parallel-size",
-                           argv[5]};
 
+    memcpy(text, flags, sizeof(flags));
+    for (char *word = strtok_r(text, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
+        words[count++] = word[0] == '$' ? argv[word[1] - '0'] : word;
+    }
+    TRY(st, options_parse(&train_options_table, count, words, options, &positionals, &help), done);
     TRY(st,
-        options_parse(&train_options_table, sizeof(words) / sizeof(words[0]), (char **)words,
-                      options, &positionals, &help),
+        options_set(&train_options_table, "vocab-size",
+                    strcmp(argv[1], "a500") == 0 ? "500" : "512", options),
         done);
+    if (argv[6] != NULL) {
+        TRY(st, options_set(&train_options_table, "save", argv[6], options), done);
+        TRY(st, options_set(&train_options_table, "save-interval", "2", options), done);
+    }
     TRY(st, train_options_resolve(options, env->world_size, plan), done);
 done:
     return st;
@@ -285,6 +287,10 @@ static enum status run(char **argv, struct reference *reference)
     TRY(st, trainer_create(&config, &trainer), done);
     snprintf(file, sizeof(file), "hf_gpt2/%s/model.safetensors", argv[1]);
     TRY(st, walk_weights(trainer_gpt(trainer), file, true, reference), done);
+    if (argv[6] != NULL && env.rank == env.world_size - 1) {
+        reference->flip_in = trainer_gpt(trainer);
+        reference->flip_tensor = argv[7];
+    }
     TRY(st, trainer_run(trainer), done);
     if (strcmp(argv[1], "a") == 0) {
         TRY(st,
@@ -304,8 +310,9 @@ int main(int argc, char **argv)
 {
     struct reference reference = {0};
 
-    if (argc != 6) {
-        fprintf(stderr, "usage: train_reference_rank MODEL SETUP MICRO_BATCH TP PP\n");
+    if (argc != 6 && argc != 8) {
+        fprintf(stderr,
+                "usage: train_reference_rank MODEL SETUP MICRO_BATCH TP PP [SAVE TENSOR]\n");
         return 2;
     }
     log_init(LOG_LEVEL_WARN, "");
