@@ -106,12 +106,12 @@ static struct origin find_origin(const struct train_ckpt *ckpt)
         origin.directory = options->save;
     }
     if (committed >= 0 && origin.from_scratch) {
-        log_warn("--from-scratch is done: this run has committed step %" PRId64 " and goes on",
+        log_info("--from-scratch is done: this run has committed step %" PRId64 " and goes on",
                  committed);
         origin.from_scratch = false;
     }
     if (origin.exact && committed > options->ckpt_step) {
-        log_warn("--ckpt-step %" PRId64 " is done: this run has committed step %" PRId64
+        log_info("--ckpt-step %" PRId64 " is done: this run has committed step %" PRId64
                  " and goes on",
                  options->ckpt_step, committed);
         origin.exact = false;

@@ -64,6 +64,7 @@ static void on_wait(void *context)
     progress_beat(rank->progress);
 }
 
+/* What all ranks see alike, rank 0 tells. */
 static void init_log(const struct run_env *env)
 {
     char prefix[32] = "";

@@ -193,11 +193,6 @@ void trainer_destroy(struct trainer **address)
     mem_free(address);
 }
 
-uint64_t trainer_step_number(const struct trainer *trainer)
-{
-    return trainer->state.scalars.step;
-}
-
 struct gpt *trainer_gpt(struct trainer *trainer)
 {
     return trainer->gpt;

@@ -48,7 +48,6 @@ enum status trainer_create(const struct trainer_config *config, struct trainer *
 enum status trainer_run(struct trainer *trainer) STATUS_MUST_CHECK;
 void trainer_destroy(struct trainer **trainer);
 
-uint64_t trainer_step_number(const struct trainer *trainer); /* optimizer steps completed */
 /* For tests that put their own weights in, before trainer_run. */
 struct gpt *trainer_gpt(struct trainer *trainer);
 
