@@ -13,6 +13,7 @@
 
 #define TIMEOUT_S 60
 #define STEPS 40
+#define EVAL_INTERVAL 8
 #define TEXT_MAX 64
 
 /* Words and how many: the last two arguments of ranks_add. */
@@ -22,7 +23,8 @@
 /* One training as its output tells it. */
 struct story {
     char losses[STEPS + 1][TEXT_MAX]; /* by step, "" where it was not printed */
-    char hash[TEXT_MAX];              /* "0x... at step N" */
+    char valid[STEPS + 1][TEXT_MAX];
+    char hash[TEXT_MAX]; /* "0x... at step N" */
 };
 
 static char save[RANKS_PATH_MAX]; /* a fresh directory for each test */
@@ -51,12 +53,13 @@ static struct ranks_command train_command(void)
     cr_assert_not_null(getenv("HOLDFAST_BIN"), "run the test through ctest");
     snprintf(program, sizeof(program), "%s/holdfast-train", getenv("HOLDFAST_BIN"));
     ranks_add(&command,
-              WORDS(program, "--num-layers", "3", "--hidden-size", "32", "--num-attention-heads",
+              WORDS(program, "--num-layers", "5", "--hidden-size", "32", "--num-attention-heads",
                     "4", "--seq-length", "16", "--max-position-embeddings", "16", "--vocab-size",
                     "61", "--make-vocab-size-divisible-by", "8", "--mock-data",
                     "--micro-batch-size", "1", "--global-batch-size", "4", "--lr", "1e-3",
                     "--lr-warmup-iters", "5", "--lr-decay-style", "cosine", "--train-iters", "40",
-                    "--log-interval", "1", "--num-threads", "1"));
+                    "--log-interval", "1", "--num-threads", "1", "--eval-interval", "8",
+                    "--eval-iters", "2"));
     return command;
 }
 
@@ -82,21 +85,30 @@ static void copy_word(char out_text[TEXT_MAX], const char *from, const char *sto
     out_text[length] = 0;
 }
 
-/* Adds what the ranks printed to the story; a step that is printed again must read the same. */
+/* Finds "BEFORE step ... KEY number" in each line of the text; a step that is printed again must read
+ * the same. */
+static void read_losses(const char *output, const char *before, const char *key,
+                        char losses[STEPS + 1][TEXT_MAX])
+{
+    for (const char *line = output; (line = strstr(line, before)) != NULL; line++) {
+        unsigned long step = strtoul(line + strlen(before), NULL, 10);
+        const char *loss = strstr(line, key);
+        char text[TEXT_MAX];
+        cr_assert(step >= 1 && step <= STEPS && loss != NULL);
+        copy_word(text, loss + strlen(key), " ");
+        cr_assert(losses[step][0] == 0 || strcmp(losses[step], text) == 0,
+                  "step %lu printed %s, then %s", step, losses[step], text);
+        strcpy(losses[step], text);
+    }
+}
+
+/* Adds what the ranks printed to the story. */
 static void read_story(const struct ranks *ranks, struct story *story)
 {
     char *last = ranks_output(ranks, ranks->size - 1), *first = ranks_output(ranks, 0);
 
-    for (char *line = last; (line = strstr(line, "] iteration ")) != NULL; line++) {
-        unsigned long step = strtoul(line + strlen("] iteration "), NULL, 10);
-        char *loss = strstr(line, "lm loss: ");
-        char text[TEXT_MAX];
-        cr_assert(step >= 1 && step <= STEPS && loss != NULL);
-        copy_word(text, loss + strlen("lm loss: "), " ");
-        cr_assert(story->losses[step][0] == 0 || strcmp(story->losses[step], text) == 0,
-                  "step %lu printed %s, then %s", step, story->losses[step], text);
-        strcpy(story->losses[step], text);
-    }
+    read_losses(last, "] iteration ", "lm loss: ", story->losses);
+    read_losses(last, "validation loss at iteration ", "lm loss value: ", story->valid);
     char *hash = strstr(first, "final state hash ");
     if (hash != NULL) {
         copy_word(story->hash, hash + strlen("final state hash "), "\n");
@@ -173,6 +185,8 @@ static void expect_same(const struct story *a, const struct story *b)
     for (int step = 1; step <= STEPS; step++) {
         cr_assert_neq(a->losses[step][0], 0);
         cr_assert_str_eq(a->losses[step], b->losses[step], "step %d", step);
+        cr_assert_eq(a->valid[step][0] == 0, step % EVAL_INTERVAL != 0);
+        cr_assert_str_eq(a->valid[step], b->valid[step], "validation at step %d", step);
     }
 }
 
@@ -211,7 +225,7 @@ static void check_killed_and_stopped(const char *tp, const char *pp, int size)
 
     add_save_and_load(&command, "10");
     ranks_start(&ranks, size, &command, -1);
-    wait_until_said(&ranks, size - 1, "iteration       25/");
+    wait_until_said(&ranks, size - 1, "iteration       12/");
     for (int rank = 0; rank < size; rank++) {
         ranks_signal(&ranks, rank, SIGKILL);
     }
@@ -248,18 +262,30 @@ Test(train_resume, four_ranks_killed_or_stopped_end_as_if_nothing_had_happened)
     check_killed_and_stopped("1", "2", 4);
 }
 
-Test(train_resume, the_first_step_after_a_kill_is_the_one_after_the_newest_commit)
+Test(train_resume, a_resume_tells_where_from_and_between_which_layouts)
+{
+    struct ranks_command command = train_command();
+
+    add_save_and_load(&command, "20");
+    struct ranks_command first = command;
+    add_layout(&first, "2", "1");
+    ranks_add(&first, WORDS("--exit-interval", "20"));
+    run_to(0, &first, 2, NULL);
+    expect_alone(&command, 20, 0, "step 20 of 40, TP 2 x PP 1 x DP 1 -> TP 1 x PP 1 x DP 1, ");
+}
+
+Test(train_resume, a_signal_without_a_place_to_save_is_an_interruption)
 {
     struct ranks_command command = train_command();
     struct ranks ranks;
 
-    add_save_and_load(&command, "20");
-    ranks_start(&ranks, 1, &command, -1);
-    wait_until_said(&ranks, 0, "saved step 20 ");
-    ranks_signal(&ranks, 0, SIGKILL);
-    ranks_wait(&ranks, TIMEOUT_S);
+    ranks_add(&command, WORDS("--train-iters", "100000", "--log-interval", "5"));
+    ranks_start(&ranks, 2, &command, -1);
+    wait_until_said(&ranks, 1, "iteration        5/");
+    ranks_signal(&ranks, 0, SIGINT);
+    expect_exit(&ranks, 130);
+    cr_assert(says(&ranks, 0, "without --save nothing is kept"));
     ranks_remove(&ranks);
-    expect_alone(&command, 20, 0, "step 20 of 40, TP 1 x PP 1 x DP 1 -> TP 1 x PP 1 x DP 1, ");
 }
 
 /* --- another layout ----------------------------------------------------------------------- */
@@ -269,11 +295,9 @@ Test(train_resume, a_checkpoint_goes_on_in_any_layout)
     static const struct {
         const char *tp, *pp, *steps;
         int size;
-    } layouts[] = {{"1", "1", "10", 1},
-                   {"2", "1", "20", 4},
-                   {"1", "3", "30", 3},
-                   {"2", "2", "35", 4},
-                   {"1", "1", "40", 2}};
+    } layouts[] = {{"1", "1", "5", 1},  {"2", "1", "10", 4}, {"1", "4", "15", 4},
+                   {"2", "2", "20", 8}, {"4", "1", "25", 4}, {"1", "2", "30", 2},
+                   {"1", "5", "35", 5}, {"1", "1", "40", 2}};
     struct story straight = {0}, moved = {0};
     struct ranks_command command = train_command();
 
