@@ -16,10 +16,11 @@ train=(train --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-lengt
     --global-batch-size 8 --lr 1e-3 --train-iters 80 --tensor-model-parallel-size 2
     --save-interval 1 --keep-last 3 --log-interval 20 --num-threads 1)
 
-# run NAME: the whole training, the agent started again when it was killed; prints the final hash.
+# run NAME: the whole training, the agent started again when it was killed, or gave up: three kills in
+# a row while loading look like one cause. Prints the final hash.
 run() {
     local code=137
-    while [ "$code" = 137 ]; do
+    while [ "$code" = 137 ] || [ "$code" = 93 ]; do
         holdfast run --nproc-per-node 4 --run-dir "$home/$1.run" --max-restarts 1000 -- \
             "${train[@]}" --save "$home/$1" --load "$home/$1" >>"$1.log" 2>&1
         code=$?
