@@ -1,9 +1,10 @@
 /* Where a run begins and what it saves. Before it: train_options, train_state; after it: ckpt.h.
  *
- *     --load / --save ... choose -> check options -> load -> lease of --save -> set later ones aside
+ *     --load / --save ... choose -> check options -> load -> lease of --save -> set later ones
+ * aside
  *
- * What only rank 0 can see (a directory's content) is judged there, and the verdict is broadcast, so
- * that all ranks leave with the same status and message.
+ * What only rank 0 can see (a directory's content) is judged there, and the verdict is broadcast,
+ * so that all ranks leave with the same status and message.
  */
 #include "train/train_ckpt.h"
 
@@ -85,7 +86,7 @@ void train_ckpt_deinit(struct train_ckpt *ckpt)
 /* --- where to begin ----------------------------------------------------------------------- */
 
 /* What the flags ask for. Flags that say where a run begins count until it has committed a step of
- * its own: an agent starts it again with the same command line. */
+ * its own: an agent starts it again with the same command line, and then --save has the newest. */
 struct origin {
     const char *directory; /* "" for none */
     bool exact;
@@ -102,7 +103,7 @@ static struct origin find_origin(const struct train_ckpt *ckpt)
                             .step = options->ckpt_step >= 0 ? (uint64_t)options->ckpt_step : 0,
                             .from_scratch = options->from_scratch};
 
-    if (committed >= 0 && origin.directory[0] == 0) {
+    if (committed >= 0 && options->save[0] != 0) {
         origin.directory = options->save;
     }
     if (committed >= 0 && origin.from_scratch) {
@@ -122,8 +123,39 @@ static struct origin find_origin(const struct train_ckpt *ckpt)
     return origin;
 }
 
+/* Rank 0: what this run has committed may be damaged or set aside by now, and then an older step
+ * serves; but it does not vanish: without a trace of it this is not the directory it was. */
+static enum status check_trace(const struct train_ckpt *ckpt, const struct origin *origin,
+                               uint64_t step)
+{
+    enum status st = STATUS_OK;
+    int64_t committed = ckpt->env->committed_step;
+    struct catalog catalog = {0};
+    bool is_known = false;
+
+    TRY(st, catalog_scan(ckpt->fs, origin->directory, &catalog), done);
+    is_known = catalog.count > 0 && catalog.entries[catalog.count - 1].step >= (uint64_t)committed;
+    if (!is_known) {
+        TRY(st, catalog_has_rejected(ckpt->fs, origin->directory, (uint64_t)committed, &is_known),
+            done);
+    }
+    if (!is_known) {
+        st = FAIL(STATUS_NO_CHECKPOINT,
+                  "this run has committed step %" PRId64 ", but the newest usable checkpoint in "
+                  "'%s' is of step %" PRIu64 ": bring the directory back, or start a new run",
+                  committed, origin->directory, step);
+        goto done;
+    }
+    log_warn("this run had committed step %" PRId64 ", which cannot be used any more: it goes on "
+             "from step %" PRIu64,
+             committed, step);
+done:
+    catalog_deinit(&catalog);
+    return st;
+}
+
 /* No checkpoint is fine, unless somebody knows better. */
-static enum status check_found(const struct train_ckpt *ckpt, const struct origin *origin,
+static enum status check_found(struct train_ckpt *ckpt, const struct origin *origin,
                                const struct ckpt_choice *choice)
 {
     int64_t committed = ckpt->env->committed_step;
@@ -135,10 +167,9 @@ static enum status check_found(const struct train_ckpt *ckpt, const struct origi
                     committed, origin->directory);
     }
     if (committed >= 0 && choice->manifest.step < (uint64_t)committed) {
-        return FAIL(STATUS_NO_CHECKPOINT,
-                    "this run has committed step %" PRId64 ", but the newest usable checkpoint in "
-                    "'%s' is of step %" PRIu64 ": bring the directory back, or start a new run",
-                    committed, origin->directory, choice->manifest.step);
+        enum status verdict =
+            ckpt->group.rank == 0 ? check_trace(ckpt, origin, choice->manifest.step) : STATUS_OK;
+        return share_verdict(ckpt, verdict);
     }
     if (choice->found) {
         return STATUS_OK;
@@ -190,6 +221,68 @@ static enum status load(struct train_ckpt *ckpt, struct train_state *state,
     log_info("resumed from '%s': step %" PRIu64 " of %" PRIu64
              ", %s -> %s, state hash 0x%016" PRIx64,
              choice->path, manifest->step, ckpt->plan->train_steps, from, to, manifest->state_hash);
+done:
+    return st;
+}
+
+/* The newest usable one of at most `step_max`. A run that had its --save changed after its last
+ * commit finds nothing there, and then looks where it was told to load from. */
+static enum status choose(struct train_ckpt *ckpt, struct origin *origin, uint64_t step_max,
+                          struct ckpt_choice *choice)
+{
+    enum status st = STATUS_OK;
+    const char *load = ckpt->options->load;
+
+    TRY(st, ckpt_choose(ckpt->fs, origin->directory, step_max, origin->exact, &ckpt->group, choice),
+        done);
+    if (!choice->found && load[0] != 0 && strcmp(origin->directory, load) != 0) {
+        origin->directory = load;
+        TRY(st, ckpt_choose(ckpt->fs, load, step_max, origin->exact, &ckpt->group, choice), done);
+    }
+done:
+    return st;
+}
+
+/* Damage inside a file shows only when it is read: then the checkpoint before it is tried, as if
+ * the catalog had found the damage. One that was asked for by name or step is not replaced. */
+static enum status choose_and_load(struct train_ckpt *ckpt, struct origin *origin,
+                                   struct train_state *state, struct ckpt_choice *choice,
+                                   bool *out_done)
+{
+    enum status st = STATUS_OK;
+    const struct train_scalars fresh = state->scalars;
+    uint64_t step_max = origin->exact ? origin->step : UINT64_MAX;
+    char damage[STATUS_MESSAGE_MAX] = ""; /* of the newest */
+
+    for (;;) {
+        st = choose(ckpt, origin, step_max, choice);
+        if (damage[0] != 0 && (st == STATUS_NO_CHECKPOINT || (st == STATUS_OK && !choice->found))) {
+            return FAIL(STATUS_NO_CHECKPOINT,
+                        "no usable checkpoint in '%.300s' (give another --load, or --from-scratch "
+                        "to begin at step 0); the newest: %.500s",
+                        origin->directory, damage);
+        }
+        TRY(st, st, done);
+        TRY(st, check_found(ckpt, origin, choice), done);
+        if (!choice->found) {
+            return STATUS_OK;
+        }
+        st = load(ckpt, state, choice, out_done);
+        bool is_replaceable = !origin->exact && strcmp(choice->path, origin->directory) != 0 &&
+                              choice->manifest.step > 0;
+        if (st != STATUS_CORRUPT || !is_replaceable) {
+            return st;
+        }
+        if (ckpt->group.rank == 0) {
+            log_warn("passing over checkpoint '%s': %s", choice->path, status_last()->message);
+        }
+        if (damage[0] == 0) {
+            snprintf(damage, sizeof(damage), "%s", status_last()->message);
+        }
+        step_max = choice->manifest.step - 1;
+        state->scalars = fresh;
+        ckpt_choice_deinit(choice);
+    }
 done:
     return st;
 }
@@ -320,16 +413,9 @@ enum status train_ckpt_begin(struct train_ckpt *ckpt, struct train_state *state,
     bool goes_on = false; /* in --save, from a checkpoint there */
 
     *out_done = false;
-    if (origin.directory[0] != 0) {
-        TRY(st,
-            ckpt_choose(ckpt->fs, origin.directory, origin.exact ? origin.step : UINT64_MAX,
-                        origin.exact, &ckpt->group, &choice),
-            done);
-    }
-    TRY(st, check_found(ckpt, &origin, &choice), done);
+    TRY(st, choose_and_load(ckpt, &origin, state, &choice, out_done), done);
     if (choice.found) {
         char parent[FS_PATH_MAX];
-        TRY(st, load(ckpt, state, &choice, out_done), done);
         fs_parent(parent, choice.path);
         goes_on = is_same_directory(ckpt->fs, parent, ckpt->options->save);
     }

@@ -255,3 +255,21 @@ done:
     fs_names_deinit(&names);
     return st;
 }
+
+enum status catalog_has_rejected(struct fs *fs, const char *save, uint64_t step, bool *out_found)
+{
+    enum status st = STATUS_OK;
+    struct fs_names names = {0};
+    char step_name[LAYOUT_NAME_MAX], prefix[FS_NAME_MAX];
+
+    *out_found = false;
+    layout_step_name(step, step_name);
+    (void)snprintf(prefix, sizeof prefix, REJECTED_PREFIX "%s-", step_name);
+    TRY(st, fs_list(fs, save, &names), done);
+    for (size_t i = 0; i < names.count && !*out_found; i++) {
+        *out_found = strncmp(names.names[i], prefix, strlen(prefix)) == 0;
+    }
+done:
+    fs_names_deinit(&names);
+    return st;
+}

@@ -50,6 +50,9 @@ enum status catalog_fail_none(const struct catalog *catalog) STATUS_MUST_CHECK;
  * rejected-step_M-<epoch>, so that "newest" means newest on the current lineage. */
 enum status catalog_reject_after(struct fs *fs, const char *save, uint64_t step, uint64_t epoch)
     STATUS_MUST_CHECK;
+/* Whether a checkpoint of `step` was set aside so, by whatever epoch. */
+enum status catalog_has_rejected(struct fs *fs, const char *save, uint64_t step, bool *out_found)
+    STATUS_MUST_CHECK;
 
 /* Retention. Keeps the newest keep_last usable checkpoints (at least 1) and every one whose step
  * is a multiple of keep_every (0: none); damaged ones older than the newest usable one go too
