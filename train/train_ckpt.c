@@ -1,7 +1,6 @@
 /* Where a run begins and what it saves. Before it: train_options, train_state; after it: ckpt.h.
  *
- *     --load / --save ... choose -> check options -> load -> lease of --save -> set later ones
- * aside
+ *     --load / --save ... choose -> check options -> load -> lease of --save -> set later aside
  *
  * What only rank 0 can see (a directory's content) is judged there, and the verdict is broadcast,
  * so that all ranks leave with the same status and message.
@@ -85,6 +84,42 @@ void train_ckpt_deinit(struct train_ckpt *ckpt)
 
 /* --- where to begin ----------------------------------------------------------------------- */
 
+/* Rank 0: raises *step to the newest checkpoint in --save that this very run has written. The agent
+ * may not have seen the last commit before the ranks died. */
+static enum status find_own_step(const struct train_ckpt *ckpt, int64_t *step)
+{
+    enum status st = STATUS_OK;
+    struct catalog catalog = {0};
+
+    TRY(st, catalog_scan(ckpt->fs, ckpt->options->save, &catalog), done);
+    for (size_t i = 0; i < catalog.count; i++) {
+        const struct catalog_entry *entry = &catalog.entries[i];
+        if (entry->usable && strcmp(entry->manifest.run_id, ckpt->env->run_id) == 0 &&
+            (int64_t)entry->step > *step) {
+            *step = (int64_t)entry->step;
+        }
+    }
+done:
+    catalog_deinit(&catalog);
+    return st;
+}
+
+/* The newest step that this run is known to have committed, equal on all ranks. */
+static enum status agree_on_own_step(struct train_ckpt *ckpt)
+{
+    enum status st = STATUS_OK, verdict = STATUS_OK;
+
+    ckpt->own_step = ckpt->env->committed_step;
+    if (ckpt->group.rank == 0 && ckpt->options->save[0] != 0 && ckpt->env->run_id[0] != 0) {
+        verdict = find_own_step(ckpt, &ckpt->own_step);
+    }
+    TRY(st, share_verdict(ckpt, verdict), done);
+    TRY(st, comm_broadcast(ckpt->topology->world, &ckpt->own_step, sizeof(ckpt->own_step), 0),
+        done);
+done:
+    return st;
+}
+
 /* What the flags ask for. Flags that say where a run begins count until it has committed a step of
  * its own: an agent starts it again with the same command line, and then --save has the newest. */
 struct origin {
@@ -97,7 +132,7 @@ struct origin {
 static struct origin find_origin(const struct train_ckpt *ckpt)
 {
     const struct train_options *options = ckpt->options;
-    int64_t committed = ckpt->env->committed_step;
+    int64_t committed = ckpt->own_step;
     struct origin origin = {.directory = options->load,
                             .exact = options->ckpt_step >= 0,
                             .step = options->ckpt_step >= 0 ? (uint64_t)options->ckpt_step : 0,
@@ -129,7 +164,7 @@ static enum status check_trace(const struct train_ckpt *ckpt, const struct origi
                                uint64_t step)
 {
     enum status st = STATUS_OK;
-    int64_t committed = ckpt->env->committed_step;
+    int64_t committed = ckpt->own_step;
     struct catalog catalog = {0};
     bool is_known = false;
 
@@ -158,7 +193,7 @@ done:
 static enum status check_found(struct train_ckpt *ckpt, const struct origin *origin,
                                const struct ckpt_choice *choice)
 {
-    int64_t committed = ckpt->env->committed_step;
+    int64_t committed = ckpt->own_step;
 
     if (committed >= 0 && !choice->found) {
         return FAIL(STATUS_NO_CHECKPOINT,
@@ -254,6 +289,9 @@ static enum status choose_and_load(struct train_ckpt *ckpt, struct origin *origi
     uint64_t step_max = origin->exact ? origin->step : UINT64_MAX;
     char damage[STATUS_MESSAGE_MAX] = ""; /* of the newest */
 
+    if (origin->directory[0] == 0) {
+        return check_found(ckpt, origin, choice);
+    }
     for (;;) {
         st = choose(ckpt, origin, step_max, choice);
         if (damage[0] != 0 && (st == STATUS_NO_CHECKPOINT || (st == STATUS_OK && !choice->found))) {
@@ -408,11 +446,13 @@ done:
 enum status train_ckpt_begin(struct train_ckpt *ckpt, struct train_state *state, bool *out_done)
 {
     enum status st = STATUS_OK;
-    struct origin origin = find_origin(ckpt);
+    struct origin origin;
     struct ckpt_choice choice = {0};
     bool goes_on = false; /* in --save, from a checkpoint there */
 
     *out_done = false;
+    TRY(st, agree_on_own_step(ckpt), done);
+    origin = find_origin(ckpt);
     TRY(st, choose_and_load(ckpt, &origin, state, &choice, out_done), done);
     if (choice.found) {
         char parent[FS_PATH_MAX];

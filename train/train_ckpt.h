@@ -30,6 +30,7 @@ struct train_ckpt {
     size_t *byte_counts; /* [ranks] scratch of the gathers */
     struct ckpt_group group;
     struct ckpt_writer *writer; /* NULL without --save */
+    int64_t own_step;           /* newest step this run is known to have committed; -1: none */
     bool resumed;
     uint64_t resumed_step;
     int64_t committed_step; /* newest step in --save of this lineage; -1: none */

@@ -1,9 +1,9 @@
-/* holdfast-train: one rank of a training. Before it: a launcher (RANK, WORLD_SIZE and what run_env.h
- * lists) or a user alone. After it: trainer.
+/* holdfast-train: one rank of a training. Before it: a launcher (RANK, WORLD_SIZE and what
+ * run_env.h lists) or a user alone. After it: trainer.
  *
  * Order: options and data are checked before any rank waits for another; then the ranks meet, then
- * they train. Whoever fails writes its failure record, wakes the others out of every wait and leaves
- * with the code of its status.
+ * they train. Whoever fails writes its failure record, wakes the others out of every wait and
+ * leaves with the code of its status.
  */
 #include <inttypes.h>
 #include <signal.h>

@@ -375,6 +375,7 @@ static enum status save(struct trainer *trainer)
     enter_phase(trainer, PROGRESS_SAVE);
     st = train_ckpt_save(&trainer->ckpt, &trainer->state);
     trainer->last_save = st;
+    atomic_store(&page(trainer)->committed_step, trainer->ckpt.committed_step);
     if (st != STATUS_OK && !train_ckpt_is_fatal(st)) {
         if (comm_rank(trainer->config.world) == 0) {
             log_error("step %" PRIu64 " is not saved: %s; training goes on, the next try is at the "

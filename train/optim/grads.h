@@ -4,9 +4,9 @@
  * After it: optimizer, which updates this rank's slice.
  *
  * The flat arrays are cut into buckets: the word embedding is one by itself, what stands before and
- * after it the others. Each bucket is cut over DP into contiguous slices of near-equal size that end
- * at row boundaries of tensors (a slice may be empty), so that what a rank owns of a tensor is a
- * box. The embedding's bucket is cut alike on the first and last stage, so their slices of a tied
+ * after it the others. Each bucket is cut over DP into contiguous slices of near-equal size that
+ * end at row boundaries of tensors (a slice may be empty), so that what a rank owns of a tensor is
+ * a box. The embedding's bucket is cut alike on the first and last stage, so their slices of a tied
  * embedding can be summed rank by rank.
  */
 #ifndef TRAIN_OPTIM_GRADS_H

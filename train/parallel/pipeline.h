@@ -5,8 +5,8 @@
  *
  * The schedule of stage s of S with M micro-batches is Megatron's: min(S - s - 1, M) forwards to
  * warm up, then one forward and one backward in turn, then the remaining backwards. So at most
- * min(S - s, M) micro-batches are in flight, and backward runs in the order 0, 1, 2 ..., which makes
- * the sums of gradients independent of the layout's timing.
+ * min(S - s, M) micro-batches are in flight, and backward runs in the order 0, 1, 2 ..., which
+ * makes the sums of gradients independent of the layout's timing.
  */
 #ifndef TRAIN_PARALLEL_PIPELINE_H
 #define TRAIN_PARALLEL_PIPELINE_H
