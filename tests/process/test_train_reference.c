@@ -1,5 +1,5 @@
-/* Training in every kind of layout, by real rank processes, gives torch's losses, gradient norms and
- * weights. The comparison is in train_reference_rank.c, which is one rank. */
+/* Training in every kind of layout, by real rank processes, gives torch's losses, gradient norms
+ * and weights. The comparison is in train_reference_rank.c, which is one rank. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -85,8 +85,8 @@ static void copy_word(char out_text[TEXT_MAX], const char *from, const char *sto
     out_text[length] = 0;
 }
 
-/* Finds "BEFORE step ... KEY number" in each line of the text; a step that is printed again must read
- * the same. */
+/* Finds "BEFORE step ... KEY number" in each line of the text; a step that is printed again must
+ * read the same. */
 static void read_losses(const char *output, const char *before, const char *key,
                         char losses[STEPS + 1][TEXT_MAX])
 {
@@ -383,6 +383,21 @@ Test(train_resume, checkpoints_of_another_run_are_not_written_among)
     /* Started again by an agent, it goes on instead of beginning a third time. */
     expect_alone(&command, 1, 0, "saved step 2 ");
     cr_assert_eq(count_names("rejected-step_"), 4);
+}
+
+Test(train_resume, a_commit_that_no_agent_has_seen_is_still_this_runs_own)
+{
+    struct ranks_command command = train_command();
+
+    command.run_id = "one";
+    ranks_add(&command, WORDS("--save", save, "--save-interval", "10", "--exit-interval", "10",
+                              "--from-scratch"));
+    expect_alone(&command, -1, 0, "saved step 10 ");
+    expect_alone(&command, -1, 0, "saved step 20 ");
+    cr_assert_eq(count_names("rejected-step_"), 0);
+    command.run_id = "two";
+    expect_alone(&command, -1, 0, "saved step 10 ");
+    cr_assert_eq(count_names("rejected-step_"), 2);
 }
 
 Test(train_resume, another_seed_or_shape_is_refused)

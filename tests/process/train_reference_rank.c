@@ -3,10 +3,10 @@
  *
  *     train_reference_rank MODEL SETUP MICRO_BATCH TP PP [SAVE TENSOR]
  *
- * (RANK and WORLD_SIZE as everywhere.) Puts the reference weights into its part of the model, trains
- * 5 steps on the reference batches and compares. Leaves with 0 when all agrees, else with 1 and a
- * line for each difference. With SAVE it saves there at step 2, but on the last rank one bit of
- * TENSOR has flipped before, as in faulty memory.
+ * (RANK and WORLD_SIZE as everywhere.) Puts the reference weights into its part of the model,
+ * trains 5 steps on the reference batches and compares. Leaves with 0 when all agrees, else with 1
+ * and a line for each difference. With SAVE it saves there at step 2, but on the last rank one bit
+ * of TENSOR has flipped before, as in faulty memory.
  */
 #include <math.h>
 #include <signal.h>

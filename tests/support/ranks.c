@@ -40,7 +40,8 @@ static void start_rank(struct ranks *ranks, int rank, const struct ranks_command
     snprintf(own[1], sizeof(own[1]), "WORLD_SIZE=%d", ranks->size);
     snprintf(own[2], sizeof(own[2]), "LOCAL_WORLD_SIZE=%d", ranks->size);
     snprintf(own[3], sizeof(own[3]), "HOLDFAST_RUN_DIR=%s/run", ranks->folder);
-    snprintf(own[4], sizeof(own[4]), "HOLDFAST_RUN_ID=%s", "test");
+    snprintf(own[4], sizeof(own[4]), "HOLDFAST_RUN_ID=%s",
+             command->run_id != NULL ? command->run_id : strrchr(ranks->folder, '/') + 1);
     snprintf(own[5], sizeof(own[5]), "HOLDFAST_GENERATION=0");
     snprintf(own[6], sizeof(own[6]), "HOLDFAST_COMMITTED_STEP=%ld", committed_step);
     for (char **entry = environ; *entry != NULL && count < ENV_MAX - OWN_ENV - 1; entry++) {

@@ -26,6 +26,7 @@ struct ranks {
 struct ranks_command {
     const char *words[RANKS_ARGS_MAX];
     size_t count;
+    const char *run_id; /* NULL: a new one for each start */
 };
 
 void ranks_add(struct ranks_command *command, const char *const *words, size_t count);
