@@ -1,21 +1,24 @@
-/* Agreement of ranks; see agree.h. */
+/* Agreement of ranks; see agree.h. Takes no memory from the heap: a rank that has none left must
+ * still be able to say so.
+ */
 #include "ckpt/agree.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "ckpt/base/mem.h"
-
 #define AGREE_MESSAGE_MAX 512
+#define AGREE_BUFFER_BYTES LAYOUT_RANKS_MAX /* a byte of every rank */
 
 struct opinion {
-    int32_t status;
+    uint8_t status;
     char message[AGREE_MESSAGE_MAX];
 };
 
+_Static_assert(STATUS_COUNT <= UINT8_MAX, "a status travels as a byte");
+
 static struct opinion own_opinion(enum status mine)
 {
-    struct opinion opinion = {.status = (int32_t)mine};
+    struct opinion opinion = {.status = (uint8_t)mine};
 
     if (mine != STATUS_OK) {
         (void)snprintf(opinion.message, sizeof opinion.message, "%.*s", AGREE_MESSAGE_MAX - 1,
@@ -24,16 +27,11 @@ static struct opinion own_opinion(enum status mine)
     return opinion;
 }
 
-static bool is_status(int32_t value)
-{
-    return value >= 0 && value < (int32_t)STATUS_COUNT;
-}
-
 /* The decided status as this rank's result: its own record where it is its own fault. */
 static enum status conclude(const struct ckpt_group *group, enum status mine, int rank,
                             const struct opinion *opinion)
 {
-    if (!is_status(opinion->status)) {
+    if (opinion->status >= STATUS_COUNT) {
         return FAIL(STATUS_FAILED, "rank %d sent no status; are all ranks of one build?", rank);
     }
     if (opinion->status == STATUS_OK || (rank == group->rank && mine != STATUS_OK)) {
@@ -43,32 +41,62 @@ static enum status conclude(const struct ckpt_group *group, enum status mine, in
                 opinion->message);
 }
 
+/* The rank that has the first cause; a status that is none counts as one. */
+static int find_first(const uint8_t *statuses, int size)
+{
+    int first = 0;
+
+    for (int rank = 1; rank < size && statuses[first] < STATUS_COUNT; rank++) {
+        enum status before = (enum status)statuses[first];
+        if (statuses[rank] >= STATUS_COUNT ||
+            status_first_cause(before, (enum status)statuses[rank]) != before) {
+            first = rank;
+        }
+    }
+    return first;
+}
+
+/* Rank `first`'s message to all, as many bytes at once as the buffer holds of every rank. */
+static enum status gather_message(const struct ckpt_group *group, const char *mine, int first,
+                                  char out_message[AGREE_MESSAGE_MAX])
+{
+    enum status st = STATUS_OK;
+    char parts[AGREE_BUFFER_BYTES];
+    size_t most = sizeof parts / (size_t)group->size;
+
+    for (size_t begin = 0; begin < AGREE_MESSAGE_MAX; begin += most) {
+        size_t left = AGREE_MESSAGE_MAX - begin, now = left < most ? left : most;
+        TRY(st, group->all_gather(group->context, mine + begin, now, parts), done);
+        memcpy(out_message + begin, parts + now * (size_t)first, now);
+    }
+    out_message[AGREE_MESSAGE_MAX - 1] = '\0';
+done:
+    return st;
+}
+
 enum status agree(const struct ckpt_group *group, enum status mine)
 {
     enum status st = STATUS_OK;
-    struct opinion own = own_opinion(mine);
-    struct opinion *all = NULL;
+    struct opinion own = own_opinion(mine), decided = {.status = STATUS_OK};
+    uint8_t statuses[LAYOUT_RANKS_MAX];
     struct status_record record;
-    int first = 0;
 
     if (group->size == 1) {
         return mine;
     }
+    CHECK(group->size <= LAYOUT_RANKS_MAX);
     status_take(&record);
-    TRY(st, mem_alloc(&all, (size_t)group->size, sizeof *all), done);
-    TRY(st, group->all_gather(group->context, &own, sizeof own, all), done);
-    for (int rank = 1; rank < group->size; rank++) {
-        enum status before = (enum status)all[first].status, now = (enum status)all[rank].status;
-        if (is_status(all[rank].status) && status_first_cause(before, now) != before) {
-            first = rank;
-        }
+    TRY(st, group->all_gather(group->context, &own.status, sizeof own.status, statuses), done);
+    int first = find_first(statuses, group->size);
+    decided.status = statuses[first];
+    if (decided.status != STATUS_OK) {
+        TRY(st, gather_message(group, own.message, first, decided.message), done);
     }
     if (mine != STATUS_OK) {
         (void)status_give(&record);
     }
-    st = conclude(group, mine, first, &all[first]);
+    st = conclude(group, mine, first, &decided);
 done:
-    mem_free(&all);
     return st;
 }
 

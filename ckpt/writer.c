@@ -140,15 +140,16 @@ enum status ckpt_writer_open(const struct ckpt_writer_config *config,
     struct ckpt_writer *writer = NULL;
 
     *out_writer = NULL;
-    TRY(st, mem_alloc(&writer, 1, sizeof *writer), done);
-    writer->config = *config;
-    writer->compress = strcmp(config->compression, "zstd") == 0;
-    CHECK(writer->compress || strcmp(config->compression, "none") == 0);
+    CHECK(strcmp(config->compression, "zstd") == 0 || strcmp(config->compression, "none") == 0);
     CHECK(strlen(config->save) < sizeof writer->save);
     CHECK(strlen(config->run_id) < sizeof writer->run_id);
+    st = mem_alloc(&writer, 1, sizeof *writer);
+    st = st == STATUS_OK ? thread_pool_create(config->thread_count, &writer->pool) : st;
+    TRY(st, agree(&config->group, st), done);
+    writer->config = *config;
+    writer->compress = strcmp(config->compression, "zstd") == 0;
     memcpy(writer->save, config->save, strlen(config->save) + 1);
     memcpy(writer->run_id, config->run_id, strlen(config->run_id) + 1);
-    TRY(st, thread_pool_create(config->thread_count, &writer->pool), done);
     TRY(st, prove_same_directory(writer), done);
 done:
     if (st != STATUS_OK) {

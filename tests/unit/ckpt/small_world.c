@@ -9,8 +9,12 @@
 void small_world_init(struct small_world *world, const struct small_model *model,
                       struct layout layout, const char *save)
 {
-    *world = (struct small_world){
-        .model = model, .layout = layout, .fs = fs_posix(), .save = save, .compression = "none"};
+    *world = (struct small_world){.model = model,
+                                  .layout = layout,
+                                  .fs = fs_posix(),
+                                  .save = save,
+                                  .compression = "none",
+                                  .run_id = "run-a"};
     world->ranks = rank_threads_create(layout_size(layout));
     for (int r = 0; r < layout_size(layout); r++) {
         small_part_init(&world->parts[r], model, layout, layout_coords(layout, r));
@@ -49,8 +53,9 @@ static enum status open_rank(const struct ckpt_group *group, void *context)
     struct small_world *world = context;
     struct ckpt_writer_config config = {
         .fs = world->fs,
-        .save = world->save,
-        .run_id = "run-a",
+        .save =
+            group->rank == 1 && world->save_of_rank_1 != NULL ? world->save_of_rank_1 : world->save,
+        .run_id = world->run_id,
         .layout = world->layout,
         .coords = layout_coords(world->layout, group->rank),
         .group = *group,

@@ -10,14 +10,15 @@ struct small_world {
     struct layout layout;
     struct small_part parts[RANK_THREADS_MAX];
     struct fs *fs;
-    const char *save, *compression;
+    const char *save, *compression, *run_id;
+    const char *save_of_rank_1; /* not NULL: another directory */
     uint64_t keep_last;
     struct ckpt_save_result result; /* of the last save, rank 0's */
     struct rank_threads *ranks;
     struct ckpt_writer *writers[RANK_THREADS_MAX];
 };
 
-/* Every rank's part, zeroed; fs_posix(), "none". `save` stays the caller's. */
+/* Every rank's part, zeroed; fs_posix(), "none", run-a. `save` stays the caller's. */
 void small_world_init(struct small_world *world, const struct small_model *model,
                       struct layout layout, const char *save);
 void small_world_deinit(struct small_world *world); /* closes writers, too */
