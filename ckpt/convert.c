@@ -15,6 +15,7 @@
 
 struct gpt2 {
     uint64_t layers, hidden, heads, ffn, vocab, positions;
+    double norm_epsilon;
     bool untied;
 };
 
@@ -119,6 +120,22 @@ static enum status check_architecture(const cJSON *config, const char *what)
     return STATUS_OK;
 }
 
+static enum status get_epsilon(const cJSON *config, const char *what, double *out_value)
+{
+    enum status st = STATUS_OK;
+    const char *key = "layer_norm_epsilon";
+
+    *out_value = 1e-5; /* their default */
+    if (cJSON_HasObjectItem(config, key)) {
+        TRY(st, json_get_double(config, what, key, out_value), done);
+    }
+    if (!(*out_value > 0) || *out_value > 1) {
+        st = FAIL(STATUS_BAD_DATA, "'%s': '%s' is %g", what, key, *out_value);
+    }
+done:
+    return st;
+}
+
 static enum status read_config(struct fs *fs, const char *folder, struct gpt2 *out_config)
 {
     enum status st = STATUS_OK;
@@ -134,6 +151,7 @@ static enum status read_config(struct fs *fs, const char *folder, struct gpt2 *o
     TRY(st, get_number(config, path, "vocab_size", 0, &out_config->vocab), done);
     TRY(st, get_number(config, path, "n_positions", 0, &out_config->positions), done);
     TRY(st, get_number(config, path, "n_inner", 4 * out_config->hidden, &out_config->ffn), done);
+    TRY(st, get_epsilon(config, path, &out_config->norm_epsilon), done);
     const cJSON *tied = cJSON_GetObjectItemCaseSensitive(config, "tie_word_embeddings");
     out_config->untied = cJSON_IsFalse(tied);
     if (out_config->layers > LAYERS_MAX || out_config->hidden % out_config->heads != 0) {
@@ -283,33 +301,47 @@ done:
     return st;
 }
 
-static enum status add_option(cJSON *options, const char *name, uint64_t value)
+static enum status add_option(cJSON *options, const char *name, cJSON *value)
 {
     enum status st = STATUS_OK;
     cJSON *row = NULL;
 
     TRY(st, json_new_object(&row), done);
-    TRY(st, json_add_u64(row, "value", value), done);
+    cJSON *taken = value;
+    value = NULL; /* json_add_item takes it over */
+    TRY(st, json_add_item(row, "value", taken), done);
     TRY(st, json_add_string(row, "class", "FIXED"), done);
-    cJSON *whole = row;
+    taken = row;
     row = NULL;
-    TRY(st, json_add_item(options, name, whole), done);
+    TRY(st, json_add_item(options, name, taken), done);
 done:
+    cJSON_Delete(value);
     cJSON_Delete(row);
     return st;
 }
 
-/* Only what the model fixes; a run that goes on from here adds its own. */
+/* Only what the model fixes, by the trainer's names; a run that goes on from here adds its own, and
+ * is refused when it would give the weights another meaning. */
 static enum status make_options(const struct gpt2 *config, cJSON *options)
 {
+    const struct {
+        const char *name;
+        uint64_t value;
+    } rows[] = {
+        {"num-layers", config->layers},         {"hidden-size", config->hidden},
+        {"num-attention-heads", config->heads}, {"ffn-hidden-size", config->ffn},
+        {"vocab-size", config->vocab},          {"max-position-embeddings", config->positions},
+    };
     enum status st = STATUS_OK;
 
-    TRY(st, add_option(options, "num-layers", config->layers), done);
-    TRY(st, add_option(options, "hidden-size", config->hidden), done);
-    TRY(st, add_option(options, "num-attention-heads", config->heads), done);
-    TRY(st, add_option(options, "ffn-hidden-size", config->ffn), done);
-    TRY(st, add_option(options, "vocab-size", config->vocab), done);
-    TRY(st, add_option(options, "max-position-embeddings", config->positions), done);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        TRY(st, add_option(options, rows[i].name, cJSON_CreateNumber((double)rows[i].value)), done);
+    }
+    TRY(st, add_option(options, "norm-epsilon", cJSON_CreateNumber(config->norm_epsilon)), done);
+    TRY(st,
+        add_option(options, "untie-embeddings-and-output-weights",
+                   cJSON_CreateBool(config->untied)),
+        done);
 done:
     return st;
 }
