@@ -189,35 +189,57 @@ done:
     return st;
 }
 
-/* No checkpoint is fine, unless somebody knows better. */
-static enum status check_found(struct train_ckpt *ckpt, const struct origin *origin,
-                               const struct ckpt_choice *choice)
+static bool is_same_directory(struct fs *fs, const char *a, const char *b)
 {
-    int64_t committed = ckpt->own_step;
+    struct fs_stat stat_a, stat_b;
 
-    if (committed >= 0 && !choice->found) {
+    return strcmp(a, b) == 0 ||
+           (fs_stat(fs, a, &stat_a) == STATUS_OK && fs_stat(fs, b, &stat_b) == STATUS_OK &&
+            stat_a.device == stat_b.device && stat_a.inode == stat_b.inode);
+}
+
+/* Rank 0: no checkpoint is fine where the first one will be saved. */
+static enum status check_start(const struct train_ckpt *ckpt, const struct origin *origin)
+{
+    const struct train_options *options = ckpt->options;
+    int64_t committed = ckpt->env->committed_step;
+
+    if (committed >= 0) {
         return FAIL(STATUS_NO_CHECKPOINT,
                     "this run has committed step %" PRId64 ", but '%s' holds no checkpoint: bring "
                     "the directory back, or start a new run",
                     committed, origin->directory);
     }
-    if (committed >= 0 && choice->manifest.step < (uint64_t)committed) {
-        enum status verdict =
-            ckpt->group.rank == 0 ? check_trace(ckpt, origin, choice->manifest.step) : STATUS_OK;
-        return share_verdict(ckpt, verdict);
-    }
-    if (choice->found) {
+    if (origin->directory[0] == 0) {
         return STATUS_OK;
     }
-    if (origin->directory[0] != 0 && ckpt->options->exit_on_missing_checkpoint) {
+    if (options->exit_on_missing_checkpoint) {
         return FAIL(STATUS_NO_CHECKPOINT,
                     "no checkpoint in '%s' and --exit-on-missing-checkpoint is given",
                     origin->directory);
     }
-    if (origin->directory[0] != 0) {
-        log_info("no checkpoint in '%s': starting at step 0", origin->directory);
+    if (!is_same_directory(ckpt->fs, origin->directory, options->save)) {
+        return FAIL(STATUS_NO_CHECKPOINT,
+                    "no checkpoint in '%s', and --save '%s' is another directory: give another "
+                    "--load, or leave it out to begin at step 0",
+                    origin->directory, options->save);
     }
+    log_info("no checkpoint in '%s': starting at step 0", origin->directory);
     return STATUS_OK;
+}
+
+static enum status check_found(struct train_ckpt *ckpt, const struct origin *origin,
+                               const struct ckpt_choice *choice)
+{
+    enum status verdict = STATUS_OK;
+
+    if (ckpt->group.rank == 0 && !choice->found) {
+        verdict = check_start(ckpt, origin);
+    } else if (ckpt->group.rank == 0 &&
+               (int64_t)choice->manifest.step < ckpt->env->committed_step) {
+        verdict = check_trace(ckpt, origin, choice->manifest.step);
+    }
+    return share_verdict(ckpt, verdict);
 }
 
 static enum status load(struct train_ckpt *ckpt, struct train_state *state,
@@ -326,14 +348,6 @@ done:
 }
 
 /* --- the directory to save to ------------------------------------------------------------- */
-
-static bool is_same_directory(struct fs *fs, const char *a, const char *b)
-{
-    struct fs_stat stat_a, stat_b;
-
-    return fs_stat(fs, a, &stat_a) == STATUS_OK && fs_stat(fs, b, &stat_b) == STATUS_OK &&
-           stat_a.device == stat_b.device && stat_a.inode == stat_b.inode;
-}
 
 /* Rank 0: another training's checkpoints in --save are nobody's to write among. */
 static enum status check_save_directory(const struct train_ckpt *ckpt, const struct origin *origin,

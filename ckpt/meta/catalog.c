@@ -102,6 +102,10 @@ enum status catalog_scan(struct fs *fs, const char *save, struct catalog *out_ca
     memset(out_catalog, 0, sizeof *out_catalog);
     (void)snprintf(catalog.path, sizeof catalog.path, "%s", save);
     st = fs_list(fs, save, &names);
+    if (st == STATUS_NOT_FOUND && fs_exists(fs, save)) {
+        st = FAIL(STATUS_USAGE, "'%s' is a file: give the directory that holds the checkpoints",
+                  save);
+    }
     TRY(st, st == STATUS_NOT_FOUND ? STATUS_OK : st, done);
     for (size_t i = 0; i < names.count; i++) {
         uint64_t step;

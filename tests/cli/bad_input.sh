@@ -93,7 +93,8 @@ final_hash() {
 
 seq 60 | sed 's/.*/{"text": "line & of a text that is read again and again and again"}/' >text.jsonl
 holdfast preprocess --input text.jsonl --output-prefix data --tokenizer-type ByteTokenizer \
-    --append-eod 2>/dev/null || exit 2
+    --append-eod || exit 2
+# shellcheck disable=SC2054 # the comma is an argument's
 model=(--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32
     --max-position-embeddings 32 --vocab-size 257 --micro-batch-size 2 --global-batch-size 4
     --lr 1e-3 --lr-decay-style constant --num-threads 1 --split 1,0,0 --log-interval 1)
@@ -182,8 +183,13 @@ refused 14 '--seed' --train-iters 20 "${resume[@]}" --seed 7
 refused 10 'step 7' --train-iters 20 "${resume[@]}" --ckpt-step 7
 refused 2 "'save' holds checkpoints up to step 10" --train-iters 20 "${data[@]}" "${save[@]}"
 also 'or --from-scratch'
-refused 10 'no checkpoint in' --train-iters 20 "${data[@]}" "${save[@]}" --load nowhere \
-    --exit-on-missing-checkpoint
+refused 10 "no checkpoint in 'nowhere', and --save 'save' is another directory" --train-iters 20 \
+    "${data[@]}" "${save[@]}" --load nowhere
+refused 10 "no checkpoint in 'folder'" --train-iters 20 "${data[@]}" --load folder
+refused 10 'and --exit-on-missing-checkpoint is given' --train-iters 20 "${data[@]}" \
+    --save nowhere --save-interval 2 --load nowhere --exit-on-missing-checkpoint
+refused 2 "'save/latest' is a file" --train-iters 20 "${data[@]}" --load save/latest
+absent nowhere
 unchanged save
 
 # From scratch loses nothing: the old steps have other names.
@@ -192,11 +198,12 @@ scratch=("${data[@]}" --save scratch --save-interval 2 --from-scratch)
 expect 0 'saved step 2' holdfast train "${model[@]}" --train-iters 2 "${scratch[@]}"
 for step in 2 4 6 8 10; do
     name=$(printf 'step_%07d' $step)
-    diff -r save/$name scratch/rejected-$name-2 >diff.txt || fail "$(cat diff.txt)"
+    diff -r save/"$name" scratch/rejected-"$name"-2 >diff.txt || fail "$(cat diff.txt)"
 done
 
 # Damage in the newest: its reason, and the one before it is used, alone and where the agent
 # remembers the commit; the damaged one is set aside. `first` is what the agent remembers.
+# shellcheck disable=SC2317 # called by its name in the list below
 cut_short() { truncate -s -1 "$1"; }
 again=(--train-iters 12 "${data[@]}" --save damaged --load damaged --save-interval 2)
 while read -r how file reason; do
@@ -340,7 +347,7 @@ else
 fi
 
 : >a-file
-refused 1 "'a-file'" "${ten[@]}" --save a-file --save-interval 2
+refused 2 "'a-file' is a file" "${ten[@]}" --save a-file --save-interval 2
 as_nobody=()
 if [ "$(id -u)" = 0 ]; then
     as_nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
