@@ -251,6 +251,13 @@ done:
     return st;
 }
 
+/* Where an error came from is for those who mend the program. */
+static bool wants_trail(enum status status)
+{
+    return status_retry_class(status) == RETRY_RESTART && status != STATUS_PEER_LOST &&
+           status != STATUS_ABORTED;
+}
+
 int main(int argc, char **argv)
 {
     struct rank *rank = NULL;
@@ -268,7 +275,7 @@ int main(int argc, char **argv)
     }
     leave(rank, st);
     if (st != STATUS_OK && (is_failure(st) || rank->env.rank == 0)) {
-        status_print("holdfast train", is_failure(st) && st != STATUS_USAGE);
+        status_print("holdfast train", wants_trail(st));
     }
     mem_free(&rank);
     return status_exit_code(st);

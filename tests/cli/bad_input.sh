@@ -33,13 +33,14 @@ also() {
     grep -qF -- "$1" out.txt || fail "missing: \"$1\""
 }
 
-# refused CODE TEXT FLAGS...: by a rank alone and by RANKS under the agent, whose last line names
-# the same cause; no rank is started twice.
+# refused CODE TEXT FLAGS...: by a rank alone, in one message at the end, and by RANKS under the
+# agent, whose last line names the same cause; no rank is started twice.
 RANKS=2
 refused() {
     local code=$1 text=$2
     shift 2
     expect "$code" "$text" holdfast train "${model[@]}" "$@"
+    [ "$(sed '/^holdfast train: /,$!d' out.txt | wc -l)" = 1 ] || fail 'not one message at the end'
     refused_run "$code" "$text" "$@"
 }
 refused_run() {
