@@ -96,7 +96,7 @@ P = (1 << 61) - 1
 total = 0
 for tensor in manifest["tensors"]:
     words = format_reader.read_tensor("none/step_0000002", tensor["name"]).ravel().view("<u4")
-    z = np.uint64(xxhash.xxh3_64_intdigest(tensor["name"])) + (
+    z = np.uint64(xxhash.xxh3_64_intdigest(tensor["name"].encode())) + (
         np.arange(1, words.size + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
     z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
