@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ckpt/base/command.h"
 #include "ckpt/base/status.h"
 
 #define COMMANDS_GIVEN_MAX 8
@@ -21,19 +22,19 @@ struct backup_options {
     bool given[COMMANDS_GIVEN_MAX];
 };
 
-/* Pushes one step, or all that are not there. STATUS_PARTIAL: some of them could not be. */
-enum status backup_push(const struct backup_options *options, const char *save, const char *dest)
-    STATUS_MUST_CHECK;
-/* Restores one step into `save` by one rename. STATUS_EXISTS: another checkpoint of that step is
- * there. */
-enum status backup_pull(const struct backup_options *options, const char *dest, const char *save)
-    STATUS_MUST_CHECK;
-enum status backup_list(const struct backup_options *options, const char *dest, const char *unused)
-    STATUS_MUST_CHECK;
-/* STATUS_CORRUPT when any checked step is damaged; all are checked first. */
-enum status backup_verify(const struct backup_options *options, const char *dest,
-                          const char *unused) STATUS_MUST_CHECK;
-enum status backup_prune(const struct backup_options *options, const char *dest, const char *unused)
-    STATUS_MUST_CHECK;
+/* `values` is a struct backup_options; the arguments are named behind each command. */
+
+/* SAVE STORE. Pushes one step, or all that are not there. STATUS_PARTIAL: some of them could not
+ * be. */
+enum status backup_push(const void *values, const struct command_words *words) STATUS_MUST_CHECK;
+/* STORE SAVE. Restores one step into SAVE by one rename. STATUS_EXISTS: another checkpoint of that
+ * step is there. */
+enum status backup_pull(const void *values, const struct command_words *words) STATUS_MUST_CHECK;
+/* STORE */
+enum status backup_list(const void *values, const struct command_words *words) STATUS_MUST_CHECK;
+/* STORE. STATUS_CORRUPT when any checked step is damaged; all are checked first. */
+enum status backup_verify(const void *values, const struct command_words *words) STATUS_MUST_CHECK;
+/* STORE */
+enum status backup_prune(const void *values, const struct command_words *words) STATUS_MUST_CHECK;
 
 #endif

@@ -24,13 +24,14 @@ done:
     return st;
 }
 
-enum status backup_list(const struct backup_options *options, const char *dest, const char *unused)
+enum status backup_list(const void *values, const struct command_words *words)
 {
     enum status st = STATUS_OK;
+    const struct backup_options *options = values;
+    const char *dest = words->arguments[0];
     struct store *store = NULL;
     struct remote_catalog catalog;
 
-    (void)unused;
     TRY(st, open_catalog(dest, &store, &catalog), done);
     for (size_t i = 0; i < catalog.count; i++) {
         const struct remote_entry *entry = &catalog.entries[i];
@@ -73,15 +74,15 @@ static bool is_damaged(const struct remote_entry *entry)
     return !entry->complete && entry->manifest_text != NULL;
 }
 
-enum status backup_verify(const struct backup_options *options, const char *dest,
-                          const char *unused)
+enum status backup_verify(const void *values, const struct command_words *words)
 {
     enum status st = STATUS_OK;
+    const struct backup_options *options = values;
+    const char *dest = words->arguments[0];
     struct store *store = NULL;
     struct remote_catalog catalog;
     size_t checked = 0, bad = 0;
 
-    (void)unused;
     TRY(st, open_catalog(dest, &store, &catalog), done);
     for (size_t i = 0; i < catalog.count; i++) {
         const struct remote_entry *entry = &catalog.entries[i];
@@ -114,13 +115,14 @@ done:
     return st;
 }
 
-enum status backup_prune(const struct backup_options *options, const char *dest, const char *unused)
+enum status backup_prune(const void *values, const struct command_words *words)
 {
     enum status st = STATUS_OK;
+    const struct backup_options *options = values;
+    const char *dest = words->arguments[0];
     struct store *store = NULL;
     struct remote_catalog catalog;
 
-    (void)unused;
     TRY(st, open_catalog(dest, &store, &catalog), done);
     TRY(st,
         remove_old_steps(store, &catalog, (uint64_t)options->keep_last, options->dry_run,

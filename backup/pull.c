@@ -94,11 +94,35 @@ done:
     return st;
 }
 
+/* What a killed pull left half written must not be published. */
+static enum status remove_strangers(const struct pull *pull)
+{
+    enum status st = STATUS_OK;
+    struct fs_names names = {NULL, 0};
+    char path[FS_PATH_MAX];
+
+    TRY(st, fs_list(fs_posix(), pull->staging, &names), done);
+    for (size_t i = 0; i < names.count; i++) {
+        bool is_ours = false;
+        for (size_t f = 0; !is_ours && f < pull->entry->manifest.file_count; f++) {
+            is_ours = strcmp(names.names[i], pull->entry->manifest.files[f].name) == 0;
+        }
+        if (!is_ours) {
+            TRY(st, fs_join(path, pull->staging, names.names[i]), done);
+            TRY(st, fs_remove_tree(fs_posix(), path), done);
+        }
+    }
+done:
+    fs_names_deinit(&names);
+    return st;
+}
+
 static enum status publish(const struct pull *pull)
 {
     enum status st = STATUS_OK;
     char path[FS_PATH_MAX];
 
+    TRY(st, remove_strangers(pull), done);
     TRY(st, fs_join(path, pull->staging, MANIFEST_FILE), done);
     TRY(st,
         fs_replace_file(fs_posix(), path, pull->entry->manifest_text, pull->entry->manifest_bytes),
@@ -157,9 +181,11 @@ done:
     return st;
 }
 
-enum status backup_pull(const struct backup_options *options, const char *dest, const char *save)
+enum status backup_pull(const void *values, const struct command_words *words)
 {
     enum status st = STATUS_OK;
+    const struct backup_options *options = values;
+    const char *dest = words->arguments[0], *save = words->arguments[1];
     struct pull pull = {.options = options, .save = save};
     struct remote_catalog catalog = {NULL, 0};
     int lock = -1;

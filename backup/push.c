@@ -143,9 +143,11 @@ done:
     return st;
 }
 
-enum status backup_push(const struct backup_options *options, const char *save, const char *dest)
+enum status backup_push(const void *values, const struct command_words *words)
 {
     enum status st = STATUS_OK;
+    const struct backup_options *options = values;
+    const char *save = words->arguments[0], *dest = words->arguments[1];
     struct push push = {.options = options, .save = save};
     struct catalog catalog = {.entries = NULL};
 

@@ -8,16 +8,15 @@
 #include <string.h>
 
 #include "ckpt/base/clock.h"
+#include "ckpt/base/command.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/log.h"
 #include "ckpt/base/mem.h"
-#include "ckpt/base/options.h"
 #include "ckpt/base/thread.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/convert.h"
 
 #define PROGRAM "holdfast ckpt"
-#define ARGUMENTS_MAX 64
 
 struct ckpt_options {
     int64_t step; /* -1: list, verify: all; show: the newest */
@@ -158,9 +157,11 @@ done:
     return st;
 }
 
-static enum status run_list(const struct ckpt_options *options, const char *path)
+static enum status run_list(const void *values, const struct command_words *words)
 {
     enum status st = STATUS_OK;
+    const struct ckpt_options *options = values;
+    const char *path = words->arguments[0];
     struct catalog catalog;
 
     TRY(st, open_catalog(path, &catalog), done);
@@ -199,9 +200,11 @@ static void show_tensors(const struct manifest *manifest)
     }
 }
 
-static enum status run_show(const struct ckpt_options *options, const char *path)
+static enum status run_show(const void *values, const struct command_words *words)
 {
     enum status st = STATUS_OK;
+    const struct ckpt_options *options = values;
+    const char *path = words->arguments[0];
     struct catalog catalog;
     char *text = NULL;
     size_t bytes = 0;
@@ -287,9 +290,11 @@ done:
     return st;
 }
 
-static enum status run_verify(const struct ckpt_options *options, const char *path)
+static enum status run_verify(const void *values, const struct command_words *words)
 {
     enum status st = STATUS_OK;
+    const struct ckpt_options *options = values;
+    const char *path = words->arguments[0];
     struct catalog catalog;
     size_t checked = 0, bad = 0;
 
@@ -311,9 +316,11 @@ done:
     return st;
 }
 
-static enum status run_import(const struct ckpt_options *options, const char *path)
+static enum status run_import(const void *values, const struct command_words *words)
 {
     enum status st = STATUS_OK;
+    const struct ckpt_options *options = values;
+    const char *path = words->arguments[0];
     struct convert_result result = {0};
 
     TRY(st, convert_import_gpt2(fs_posix(), path, options->save, thread_count(options), &result),
@@ -324,21 +331,18 @@ done:
     return st;
 }
 
-struct command {
-    const char *name;
-    enum status (*run)(const struct ckpt_options *options, const char *path);
-    struct option_table table;
-};
-
 #define COMMAND(verb, arguments, text)                                                             \
     {                                                                                              \
-#verb, run_##verb,                                                                         \
-        {                                                                                          \
-            .program = PROGRAM " " #verb, .usage = arguments " [options]", .about = text,          \
-            .options = verb##_options,                                                             \
-            .option_count = sizeof verb##_options / sizeof(struct option),                         \
-            .given_offset = AT(given), .positional_min = 1, .positional_max = 1                    \
-        }                                                                                          \
+        .name = #verb,                                                                             \
+        .table = {.program = PROGRAM " " #verb,                                                    \
+                  .usage = arguments " [options]",                                                 \
+                  .about = text,                                                                   \
+                  .options = verb##_options,                                                       \
+                  .option_count = sizeof verb##_options / sizeof(struct option),                   \
+                  .given_offset = AT(given),                                                       \
+                  .positional_min = 1,                                                             \
+                  .positional_max = 1},                                                            \
+        .run = run_##verb                                                                          \
     }
 
 static const struct command commands[] = {
@@ -349,51 +353,11 @@ static const struct command commands[] = {
             "Imports a GPT-2 of transformers (config.json, model.safetensors) as step 0."),
 };
 
-static void print_commands(FILE *out)
-{
-    (void)fprintf(out, "usage: %s COMMAND ...\n\n", PROGRAM);
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        (void)fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].table.about);
-    }
-    (void)fprintf(out, "\n'%s COMMAND -h' shows the options of one.\n", PROGRAM);
-}
-
-static enum status run(const struct command *command, int argc, char **argv)
-{
-    enum status st = STATUS_OK;
-    struct ckpt_options options = {.step = -1};
-    const char *texts[ARGUMENTS_MAX];
-    struct option_positionals positionals = {texts, 0};
-    bool helped = false;
-
-    if (argc > ARGUMENTS_MAX) {
-        return FAIL(STATUS_USAGE, "%d arguments are too many", argc);
-    }
-    TRY(st, options_parse(&command->table, argc, argv, &options, &positionals, &helped), done);
-    if (!helped) {
-        TRY(st, command->run(&options, positionals.texts[0]), done);
-    }
-done:
-    return st;
-}
-
 int main(int argc, char **argv)
 {
+    struct ckpt_options options;
+
     log_init(LOG_LEVEL_INFO, "ckpt");
-    if (argc < 2 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0) {
-        print_commands(argc < 2 ? stderr : stdout);
-        return argc < 2 ? status_exit_code(STATUS_USAGE) : 0;
-    }
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        if (strcmp(argv[1], commands[i].name) == 0) {
-            enum status st = run(&commands[i], argc - 1, argv + 1);
-            if (st != STATUS_OK) {
-                status_print(commands[i].table.program, false);
-            }
-            return status_exit_code(st);
-        }
-    }
-    (void)fprintf(stderr, "%s: unknown command '%s'\n", PROGRAM, argv[1]);
-    print_commands(stderr);
-    return status_exit_code(STATUS_USAGE);
+    return command_main(PROGRAM, commands, sizeof commands / sizeof *commands, &options, argc,
+                        argv);
 }

@@ -53,9 +53,9 @@ struct probe {
 
 static enum status probe_path(const char *save, const char *nonce, char out_path[FS_PATH_MAX])
 {
-    char name[NONCE_TEXT_MAX + 8];
+    char name[NONCE_TEXT_MAX + 16];
 
-    (void)snprintf(name, sizeof name, ".probe-%s", nonce);
+    (void)snprintf(name, sizeof name, FS_TEMPORARY_PREFIX "probe-%s", nonce);
     return fs_join(out_path, save, name);
 }
 

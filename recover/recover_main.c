@@ -1,12 +1,9 @@
 /* holdfast-recover: `run` starts and watches ranks (agent.h), `report` tells what happened
- * (report.h). The only file here that prints an error and exits. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+ * (report.h). */
+#include <stddef.h>
 
+#include "ckpt/base/command.h"
 #include "ckpt/base/log.h"
-#include "ckpt/base/mem.h"
-#include "ckpt/base/options.h"
 #include "recover/agent.h"
 #include "recover/launcher.h"
 #include "recover/report.h"
@@ -40,111 +37,62 @@ static const struct option run_options[RUN_OPTION_COUNT] = {
      TIMEOUT_MS_MAX, NULL, OPTION_LOCAL, "run", true, "the same while saving and evaluating"},
 };
 
-static const struct option_table run_table = {
-    .program = "holdfast run",
-    .usage = "[options] -- COMMAND ARGUMENTS...",
-    .about = "Starts the ranks of a command (\"train\", or any program whose path has a '/'), "
-             "names the first cause when one dies, stops or falls silent, and starts all of them "
-             "again from the newest checkpoint.",
-    .options = run_options,
-    .option_count = RUN_OPTION_COUNT,
-    .given_offset = offsetof(struct run_options, given),
-};
-
-struct report_options {
-    bool given[1];
-};
-
-static const struct option_table report_table = {
-    .program = "holdfast report",
-    .usage = "RUN_DIR",
-    .about = "Prints the incidents of a run: when, which rank, why, and what was done.",
-    .given_offset = offsetof(struct report_options, given),
-    .positional_min = 1,
-    .positional_max = 1,
-};
-
-/* The index of "--"; argc when there is none. */
-static int find_command(int argc, char **argv)
-{
-    int at = 1;
-
-    while (at < argc && strcmp(argv[at], "--") != 0) {
-        at++;
-    }
-    return at;
-}
-
-static enum status run(int argc, char **argv)
+static enum status run(const void *values, const struct command_words *words)
 {
     enum status st = STATUS_OK;
-    struct run_options options;
-    struct option_positionals positionals = {0};
-    bool help;
-    int split = find_command(argc, argv);
+    const struct run_options *options = values;
 
-    TRY(st, mem_alloc(&positionals.texts, (size_t)argc, sizeof *positionals.texts), done);
-    TRY(st, options_parse(&run_table, split, argv, &options, &positionals, &help), done);
-    if (help) {
-        goto done;
+    if (words->rest_count == 0) {
+        return FAIL(STATUS_USAGE, "no command; write it behind \"--\", as in: holdfast run "
+                                  "--nproc-per-node 4 -- train ...");
     }
-    if (split + 1 >= argc) {
-        st = FAIL(STATUS_USAGE, "no command; write it behind \"--\", as in: holdfast run "
-                                "--nproc-per-node 4 -- train ...");
-        goto done;
-    }
-    struct agent_config config = {.rank_count = (int)options.rank_count,
-                                  .max_restarts = (int)options.max_restarts,
-                                  .run_dir = options.run_dir,
-                                  .words = argv + split + 1,
-                                  .word_count = argc - split - 1,
-                                  .start_timeout_ms = options.start_timeout_ms,
-                                  .hang_timeout_ms = options.hang_timeout_ms,
-                                  .save_timeout_ms = options.save_timeout_ms};
+    struct agent_config config = {.rank_count = (int)options->rank_count,
+                                  .max_restarts = (int)options->max_restarts,
+                                  .run_dir = options->run_dir,
+                                  .words = words->rest,
+                                  .word_count = words->rest_count,
+                                  .start_timeout_ms = options->start_timeout_ms,
+                                  .hang_timeout_ms = options->hang_timeout_ms,
+                                  .save_timeout_ms = options->save_timeout_ms};
 
     TRY(st, agent_run(&config), done);
 done:
-    mem_free(&positionals.texts);
     return st;
 }
 
-static enum status report(int argc, char **argv)
+static enum status report(const void *values, const struct command_words *words)
 {
-    enum status st = STATUS_OK;
-    struct report_options options;
-    struct option_positionals positionals = {0};
-    bool help;
-
-    TRY(st, mem_alloc(&positionals.texts, (size_t)argc, sizeof *positionals.texts), done);
-    TRY(st, options_parse(&report_table, argc, argv, &options, &positionals, &help), done);
-    if (!help) {
-        TRY(st, report_print(positionals.texts[0]), done);
-    }
-done:
-    mem_free(&positionals.texts);
-    return st;
+    (void)values;
+    return report_print(words->arguments[0]);
 }
+
+static const struct command commands[] = {
+    {.name = "run",
+     .table = {.program = "holdfast run",
+               .usage = "[options] -- COMMAND ARGUMENTS...",
+               .about = "Starts the ranks of a command (\"train\", or any program whose path has a "
+                        "'/'), names the first cause when one dies, stops or falls silent, and "
+                        "starts all of them again from the newest checkpoint.",
+               .options = run_options,
+               .option_count = RUN_OPTION_COUNT,
+               .given_offset = offsetof(struct run_options, given)},
+     .takes_rest = true,
+     .run = run},
+    {.name = "report",
+     .table = {.program = "holdfast report",
+               .usage = "RUN_DIR",
+               .about = "Prints the incidents of a run: when, which rank, why, and what was done.",
+               .given_offset = offsetof(struct run_options, given),
+               .positional_min = 1,
+               .positional_max = 1},
+     .run = report},
+};
 
 int main(int argc, char **argv)
 {
-    static const char usage[] =
-        "usage: holdfast-recover run|report ...; -h after either says more\n";
-    enum status st;
+    struct run_options options;
 
     log_init(LOG_LEVEL_INFO, "agent");
-    if (argc >= 2 && strcmp(argv[1], "run") == 0) {
-        st = run(argc - 1, argv + 1);
-    } else if (argc >= 2 && strcmp(argv[1], "report") == 0) {
-        st = report(argc - 1, argv + 1);
-    } else if (argc >= 2 && (strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0)) {
-        (void)fputs(usage, stdout);
-        st = STATUS_OK;
-    } else {
-        (void)fputs(usage, stderr);
-        return status_exit_code(STATUS_USAGE);
-    }
-    if (st != STATUS_OK) {
-        status_print("holdfast-recover", false);
-    }
-    return status_exit_code(st);
+    return command_main("holdfast recover", commands, sizeof commands / sizeof *commands, &options,
+                        argc, argv);
 }

@@ -257,14 +257,12 @@ enum status fs_replace_file(struct fs *fs, const char *path, const void *bytes, 
     static _Atomic unsigned serial;
     enum status st = STATUS_OK;
     struct fs_file *file = NULL;
-    char parent[FS_PATH_MAX], temporary[FS_PATH_MAX];
+    char name[FS_NAME_MAX], parent[FS_PATH_MAX], temporary[FS_PATH_MAX];
 
-    int length = snprintf(temporary, sizeof temporary, "%s.tmp-%ld-%u-%llx", path, (long)getpid(),
-                          atomic_fetch_add(&serial, 1), (unsigned long long)clock_monotonic_ns());
-    if (length < 0 || (size_t)length >= sizeof temporary) {
-        return FAIL(STATUS_USAGE, "path '%.100s...' is too long", path);
-    }
+    (void)snprintf(name, sizeof name, FS_TEMPORARY_PREFIX "%ld-%u-%llx", (long)getpid(),
+                   atomic_fetch_add(&serial, 1), (unsigned long long)clock_monotonic_ns());
     fs_parent(parent, path);
+    TRY(st, fs_join(temporary, parent, name), done);
     TRY(st, fs_open(fs, temporary, FS_CREATE_NEW, &file), done);
     TRY(st, fs_pwrite(file, bytes, count, 0), remove);
     TRY(st, fs_sync(file), remove);

@@ -21,6 +21,8 @@
 
 #define FS_PATH_MAX 4096
 #define FS_NAME_MAX 256
+/* Names of files that somebody is still writing, and that a killed process may leave. */
+#define FS_TEMPORARY_PREFIX ".tmp-"
 
 enum fs_open_mode {
     FS_READ,       /* must exist */
@@ -120,7 +122,7 @@ enum status fs_remove_tree(struct fs *fs, const char *path) STATUS_MUST_CHECK;
 enum status fs_read_file(struct fs *fs, const char *path, size_t bytes_max, char **out_bytes,
                          size_t *out_count) STATUS_MUST_CHECK;
 /* Writes a small file so that readers see the old or the new whole content, durably: temporary
- * name beside it, write, sync, rename, sync of the directory. */
+ * name (FS_TEMPORARY_PREFIX) in the same folder, write, sync, rename, sync of the folder. */
 enum status fs_replace_file(struct fs *fs, const char *path, const void *bytes, size_t count)
     STATUS_MUST_CHECK;
 /* "DIRECTORY/NAME" into a buffer of FS_PATH_MAX bytes; too long is STATUS_USAGE. */

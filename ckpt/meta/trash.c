@@ -26,6 +26,12 @@ done:
     return st;
 }
 
+static bool is_trash(const char *name)
+{
+    return strncmp(name, TRASH_PREFIX, strlen(TRASH_PREFIX)) == 0 ||
+           strncmp(name, FS_TEMPORARY_PREFIX, strlen(FS_TEMPORARY_PREFIX)) == 0;
+}
+
 static enum status remove_all(struct fs *fs, const char *save)
 {
     enum status st = STATUS_OK;
@@ -34,7 +40,7 @@ static enum status remove_all(struct fs *fs, const char *save)
 
     TRY(st, fs_list(fs, save, &names), done);
     for (size_t i = 0; i < names.count; i++) {
-        if (strncmp(names.names[i], TRASH_PREFIX, strlen(TRASH_PREFIX)) == 0) {
+        if (is_trash(names.names[i])) {
             TRY(st, fs_join(path, save, names.names[i]), done);
             TRY(st, fs_remove_tree(fs, path), done);
         }

@@ -44,7 +44,7 @@ Test(commit, publish_syncs_what_is_below_before_the_rename_and_the_parent_after_
         "sync_dir /save/.epoch-1/step_0000020",
         "rename /save/.epoch-1/step_0000020 /save/step_0000020",
         "sync_dir /save",
-        "rename /save/latest.tmp",
+        "rename /save/.tmp-",
         "sync_dir /save",
     };
 
@@ -55,7 +55,7 @@ Test(commit, publish_syncs_what_is_below_before_the_rename_and_the_parent_after_
         cr_assert(found >= at, "'%s' is not after '%s'", order[i], i > 0 ? order[i - 1] : "start");
         at = found + 1;
     }
-    cr_assert(fs_sim_find_call(sim, 0, "rename /save/latest") > fs_sim_find_call(sim, 0, order[5]));
+    cr_assert(fs_sim_find_call(sim, 0, "rename /save/.tmp-") > fs_sim_find_call(sim, 0, order[5]));
     lease_release(&lease);
     fs_sim_destroy(sim);
 }
