@@ -1,6 +1,7 @@
 /* The index of a shard; see shard_index.h. */
 #include "ckpt/shard_index.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "ckpt/base/hash.h"
@@ -152,7 +153,8 @@ static enum status get_numbers(const cJSON *object, const char *what, const char
     }
     for (int i = 0; i < dims; i++) {
         const cJSON *item = cJSON_GetArrayItem(array, i);
-        if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0) || item->valuedouble > 0x1p53) {
+        if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0) || item->valuedouble > 0x1p53 ||
+            floor(item->valuedouble) != item->valuedouble) {
             return FAIL(STATUS_CORRUPT, "'%s': '%s' holds no index", what, key);
         }
         out_numbers[i] = (uint64_t)item->valuedouble;
