@@ -202,7 +202,7 @@ static bool is_same_directory(struct fs *fs, const char *a, const char *b)
 static enum status check_start(const struct train_ckpt *ckpt, const struct origin *origin)
 {
     const struct train_options *options = ckpt->options;
-    int64_t committed = ckpt->env->committed_step;
+    int64_t committed = ckpt->own_step;
 
     if (committed >= 0) {
         return FAIL(STATUS_NO_CHECKPOINT,
@@ -235,8 +235,7 @@ static enum status check_found(struct train_ckpt *ckpt, const struct origin *ori
 
     if (ckpt->group.rank == 0 && !choice->found) {
         verdict = check_start(ckpt, origin);
-    } else if (ckpt->group.rank == 0 &&
-               (int64_t)choice->manifest.step < ckpt->env->committed_step) {
+    } else if (ckpt->group.rank == 0 && (int64_t)choice->manifest.step < ckpt->own_step) {
         verdict = check_trace(ckpt, origin, choice->manifest.step);
     }
     return share_verdict(ckpt, verdict);
@@ -349,24 +348,40 @@ done:
 
 /* --- the directory to save to ------------------------------------------------------------- */
 
-/* Rank 0: another training's checkpoints in --save are nobody's to write among. */
-static enum status check_save_directory(const struct train_ckpt *ckpt, const struct origin *origin,
-                                        bool goes_on)
+/* What --save holds, as far as it tells whether somebody has written there meanwhile. */
+struct save_mark {
+    uint64_t count, newest_step, newest_epoch;
+};
+
+/* Rank 0. */
+static enum status look_at_save(const struct train_ckpt *ckpt, struct save_mark *out_mark)
 {
     enum status st = STATUS_OK;
     struct catalog catalog = {0};
 
+    *out_mark = (struct save_mark){0};
     TRY(st, catalog_scan(ckpt->fs, ckpt->options->save, &catalog), done);
-    if (catalog.count > 0 && !goes_on && !origin->from_scratch) {
-        st =
-            FAIL(STATUS_USAGE,
-                 "'%s' holds checkpoints up to step %" PRIu64 " that this run does not go on from: "
-                 "give it as --load, or another --save, or --from-scratch to set them aside",
-                 ckpt->options->save, catalog.entries[catalog.count - 1].step);
+    if (catalog.count > 0) {
+        const struct catalog_entry *newest = &catalog.entries[catalog.count - 1];
+        *out_mark = (struct save_mark){catalog.count, newest->step, newest->manifest.epoch};
     }
 done:
     catalog_deinit(&catalog);
     return st;
+}
+
+/* Rank 0: another training's checkpoints in --save are nobody's to write among. */
+static enum status check_save_directory(const struct train_ckpt *ckpt, const struct origin *origin,
+                                        const struct save_mark *mark, bool goes_on)
+{
+    if (mark->count > 0 && !goes_on && !origin->from_scratch) {
+        return FAIL(STATUS_USAGE,
+                    "'%s' holds checkpoints up to step %" PRIu64 " that this run does not go on "
+                    "from: give it as --load, or another --save, or --from-scratch to set them "
+                    "aside",
+                    ckpt->options->save, mark->newest_step);
+    }
+    return STATUS_OK;
 }
 
 /* Rank 0: catalog_reject_after keeps the step it is given, so step 0 (an import) goes by itself. */
@@ -414,12 +429,10 @@ done:
     return st;
 }
 
-static enum status open_writer(struct train_ckpt *ckpt, const struct origin *origin,
-                               const struct train_state *state, bool goes_on)
+static enum status open_writer(struct train_ckpt *ckpt)
 {
-    enum status st = STATUS_OK;
+    enum status st = STATUS_OK, verdict = STATUS_OK;
     const struct train_options *options = ckpt->options;
-    uint64_t bytes = ckpt_estimate_bytes(state->tensors, state->count);
     char run_id[LEASE_RUN_ID_MAX] = "";
     struct ckpt_writer_config config = {.fs = ckpt->fs,
                                         .save = options->save,
@@ -431,53 +444,110 @@ static enum status open_writer(struct train_ckpt *ckpt, const struct origin *ori
                                         .thread_count = ckpt->thread_count,
                                         .keep_last = (uint64_t)options->keep_last,
                                         .keep_every = (uint64_t)options->keep_every};
-    enum status verdict = STATUS_OK;
 
-    if (ckpt->group.rank == 0) {
-        verdict = check_save_directory(ckpt, origin, goes_on);
-        if (verdict == STATUS_OK && ckpt->env->run_id[0] == 0) {
+    if (ckpt->env->run_id[0] == 0) {
+        if (ckpt->group.rank == 0) {
             verdict = lease_make_run_id(run_id);
         }
-    }
-    TRY(st, share_verdict(ckpt, verdict), done);
-    if (ckpt->env->run_id[0] == 0) {
+        TRY(st, share_verdict(ckpt, verdict), done);
         TRY(st, comm_broadcast(ckpt->topology->world, run_id, sizeof(run_id), 0), done);
         config.run_id = run_id;
     }
     TRY(st, ckpt_writer_open(&config, &ckpt->writer), done);
-    TRY(st, comm_all_reduce(ckpt->topology->world, &bytes, 1, COMM_U64, COMM_SUM), done);
-    if (ckpt->group.rank == 0) {
-        verdict = prepare_save_directory(ckpt, origin, bytes);
-    }
-    TRY(st, share_verdict(ckpt, verdict), done);
-    if (goes_on) {
-        ckpt->committed_step = (int64_t)ckpt->resumed_step;
-    }
 done:
     return st;
 }
 
-enum status train_ckpt_begin(struct train_ckpt *ckpt, struct train_state *state, bool *out_done)
+/* One look at where to begin: the state is loaded, and --save may be written to from there. */
+static enum status find_beginning(struct train_ckpt *ckpt, struct train_state *state,
+                                  const struct save_mark *mark, struct origin *out_origin,
+                                  bool *out_done)
 {
-    enum status st = STATUS_OK;
-    struct origin origin;
+    enum status st = STATUS_OK, verdict = STATUS_OK;
     struct ckpt_choice choice = {0};
     bool goes_on = false; /* in --save, from a checkpoint there */
 
-    *out_done = false;
+    ckpt->resumed = false;
     TRY(st, agree_on_own_step(ckpt), done);
-    origin = find_origin(ckpt);
-    TRY(st, choose_and_load(ckpt, &origin, state, &choice, out_done), done);
+    *out_origin = find_origin(ckpt);
+    TRY(st, choose_and_load(ckpt, out_origin, state, &choice, out_done), done);
     if (choice.found) {
         char parent[FS_PATH_MAX];
         fs_parent(parent, choice.path);
         goes_on = is_same_directory(ckpt->fs, parent, ckpt->options->save);
+        ckpt->committed_step = goes_on ? (int64_t)choice.manifest.step : -1;
     }
     if (!*out_done && ckpt->options->save[0] != 0) {
-        TRY(st, open_writer(ckpt, &origin, state, goes_on), done);
+        if (ckpt->group.rank == 0) {
+            verdict = check_save_directory(ckpt, out_origin, mark, goes_on);
+        }
+        TRY(st, share_verdict(ckpt, verdict), done);
     }
 done:
     ckpt_choice_deinit(&choice);
+    return st;
+}
+
+/* Whether --save is another than at `mark`, which it becomes. */
+static enum status find_change(struct train_ckpt *ckpt, struct save_mark *mark, bool *out_changed)
+{
+    enum status st = STATUS_OK, verdict = STATUS_OK;
+    struct save_mark now = {0};
+    uint8_t is_changed = 0;
+
+    if (ckpt->group.rank == 0) {
+        verdict = look_at_save(ckpt, &now);
+        is_changed = memcmp(&now, mark, sizeof(now)) != 0;
+        *mark = now;
+    }
+    TRY(st, share_verdict(ckpt, verdict), done);
+    TRY(st, comm_broadcast(ckpt->topology->world, &is_changed, sizeof(is_changed), 0), done);
+    *out_changed = is_changed != 0;
+done:
+    return st;
+}
+
+/* The owner of --save may have gone on saving until the lease came to this run: then the beginning
+ * is looked for again, with nobody writing any more. */
+enum status train_ckpt_begin(struct train_ckpt *ckpt, struct train_state *state, bool *out_done)
+{
+    enum status st = STATUS_OK, verdict = STATUS_OK;
+    const struct train_scalars fresh = state->scalars;
+    uint64_t bytes = ckpt_estimate_bytes(state->tensors, state->count);
+    struct origin origin = {.directory = ""};
+    struct save_mark mark = {0};
+    bool saves = ckpt->options->save[0] != 0, is_changed = false;
+
+    *out_done = false;
+    if (saves) {
+        TRY(st, find_change(ckpt, &mark, &is_changed), done);
+    }
+    TRY(st, find_beginning(ckpt, state, &mark, &origin, out_done), done);
+    if (*out_done || !saves) {
+        goto done;
+    }
+    TRY(st, open_writer(ckpt), done);
+    TRY(st, find_change(ckpt, &mark, &is_changed), done);
+    if (is_changed) {
+        bool was_resumed = ckpt->resumed;
+        log_info("'%s' was written to until this run could have it: looking again",
+                 ckpt->options->save);
+        state->scalars = fresh;
+        TRY(st, find_beginning(ckpt, state, &mark, &origin, out_done), done);
+        if (was_resumed && !ckpt->resumed && !*out_done) {
+            st = FAIL(STATUS_NO_CHECKPOINT,
+                      "the checkpoints in '%s' have gone while this run "
+                      "started",
+                      ckpt->options->save);
+            goto done;
+        }
+    }
+    TRY(st, comm_all_reduce(ckpt->topology->world, &bytes, 1, COMM_U64, COMM_SUM), done);
+    if (ckpt->group.rank == 0 && !*out_done) {
+        verdict = prepare_save_directory(ckpt, &origin, bytes);
+    }
+    TRY(st, share_verdict(ckpt, verdict), done);
+done:
     return st;
 }
 
