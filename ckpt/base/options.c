@@ -213,6 +213,7 @@ static enum status set_value(const struct option *option, const char *text, void
         return set_bool(option, text, values);
     case OPTION_TEXT:
     case OPTION_CHOICE:
+    case OPTION_WORDS:
         return set_text(option, text, values);
     }
     CHECK(false);
@@ -258,6 +259,73 @@ done:
     return st;
 }
 
+/* Moves *index to the last word of the option at argv[*index]. */
+static void skip_words(int argc, char **argv, int *index)
+{
+    while (*index + 1 < argc && strncmp(argv[*index + 1], "--", 2) != 0) {
+        (*index)++;
+    }
+}
+
+static enum status take_words(const struct option *option, int argc, char **argv, int *index,
+                              char out_text[OPTIONS_TEXT_MAX])
+{
+    int first = *index + 1;
+    size_t used = 0;
+
+    skip_words(argc, argv, index);
+    for (int i = first; i <= *index; i++) {
+        int added = snprintf(out_text + used, OPTIONS_TEXT_MAX - used, "%s%s", i > first ? " " : "",
+                             argv[i]);
+        used += (size_t)added;
+        if (used >= OPTIONS_TEXT_MAX) {
+            return FAIL(STATUS_USAGE, "'--%s' has more than %d characters", option->name,
+                        OPTIONS_TEXT_MAX - 1);
+        }
+    }
+    if (used == 0) {
+        return FAIL(STATUS_USAGE, "'--%s' wants a value", option->name);
+    }
+    return STATUS_OK;
+}
+
+static const struct option_foreign *find_foreign(const struct option_table *table, const char *name,
+                                                 size_t length)
+{
+    for (size_t i = 0; i < table->foreign_count; i++) {
+        const char *known = table->foreign[i].name;
+        size_t stem = strcspn(known, "*");
+        bool is_stem = known[stem] == '*';
+        bool is_begun = length >= stem;
+        for (size_t at = 0; is_begun && at < stem; at++) {
+            is_begun = fold(name[at]) == fold(known[at]);
+        }
+        if (is_begun && (is_stem || length == stem)) {
+            return &table->foreign[i];
+        }
+    }
+    return NULL;
+}
+
+/* The name is none of the table's options: it may be one that is known from elsewhere. */
+static enum status pass_over(const struct option_table *table, int argc, char **argv, int *index,
+                             size_t length)
+{
+    const char *name = argv[*index] + 2;
+    const struct option_foreign *foreign = find_foreign(table, name, length);
+
+    if (foreign == NULL) {
+        return fail_unknown(table, name, length);
+    }
+    if (foreign->is_refused) {
+        return FAIL(STATUS_USAGE, "'--%.*s' is not possible here: %s", (int)length, name,
+                    foreign->why);
+    }
+    log_info("--%.*s is accepted and changes nothing: %s", (int)length, name, foreign->why);
+    skip_words(argc, argv, index);
+    return STATUS_OK;
+}
+
 /* Parses the option at argv[*index]; moves *index to its last word. */
 static enum status parse_option(const struct option_table *table, int argc, char **argv, int *index,
                                 void *values)
@@ -267,13 +335,17 @@ static enum status parse_option(const struct option_table *table, int argc, char
     const char *equals = strchr(name, '=');
     size_t length = equals != NULL ? (size_t)(equals - name) : strlen(name);
     const char *text = equals != NULL ? equals + 1 : NULL;
+    char words[OPTIONS_TEXT_MAX];
     bool negated = false;
     const struct option *option = find(table, name, length, &negated);
 
     if (option == NULL) {
-        return fail_unknown(table, name, length);
+        return pass_over(table, argc, argv, index, length);
     }
-    if (option->type == OPTION_BOOL) {
+    if (option->type == OPTION_WORDS && text == NULL) {
+        TRY(st, take_words(option, argc, argv, index, words), done);
+        text = words;
+    } else if (option->type == OPTION_BOOL) {
         if (negated && text != NULL) {
             return FAIL(STATUS_USAGE, "'--%.*s' takes no value", (int)length, name);
         }
@@ -374,6 +446,7 @@ static enum status value_to_json(const struct option *option, const void *values
         return json_add_bool(row, "value", *(const bool *)at);
     case OPTION_TEXT:
     case OPTION_CHOICE:
+    case OPTION_WORDS:
         return json_add_string(row, "value", at);
     }
     CHECK(false);
@@ -428,6 +501,7 @@ static bool equals_saved(const struct option *option, const void *values, const 
         return cJSON_IsBool(saved) && (cJSON_IsTrue(saved) != 0) == *(const bool *)at;
     case OPTION_TEXT:
     case OPTION_CHOICE:
+    case OPTION_WORDS:
         return cJSON_IsString(saved) && strcmp(saved->valuestring, at) == 0;
     }
     CHECK(false);

@@ -7,7 +7,8 @@
  *
  * Spelling: "--name value", "--name=value"; BOOL options are "--name" (true) and, where the row's
  * default is true, "--no-name" (false; both spellings are accepted for every BOOL). '_' and '-' in
- * names are the same. An unknown name is STATUS_USAGE and names the nearest known one.
+ * names are the same. An unknown name is STATUS_USAGE and names the nearest known one. A WORDS option
+ * takes all words up to the next one that begins with "--".
  */
 #ifndef CKPT_BASE_OPTIONS_H
 #define CKPT_BASE_OPTIONS_H
@@ -22,11 +23,12 @@
 #define OPTIONS_TEXT_MAX 1024
 
 enum option_type {
-    OPTION_BOOL,  /* bool */
-    OPTION_INT,   /* int64_t */
-    OPTION_FLOAT, /* double */
-    OPTION_TEXT,  /* char[OPTIONS_TEXT_MAX] */
-    OPTION_CHOICE /* char[OPTIONS_TEXT_MAX]; one of `choices`, "a|b|c" */
+    OPTION_BOOL,   /* bool */
+    OPTION_INT,    /* int64_t */
+    OPTION_FLOAT,  /* double */
+    OPTION_TEXT,   /* char[OPTIONS_TEXT_MAX] */
+    OPTION_CHOICE, /* char[OPTIONS_TEXT_MAX]; one of `choices`, "a|b|c" */
+    OPTION_WORDS   /* char[OPTIONS_TEXT_MAX]; the words, joined by single spaces */
 };
 
 /* What a change of the value between a checkpoint and its resume means. */
@@ -55,6 +57,13 @@ struct option_alias { /* an old or second spelling */
     const char *target;
 };
 
+/* A flag of the program whose command lines are taken over, which has no field here. */
+struct option_foreign {
+    const char *name; /* a '*' at its end stands for any ending */
+    bool is_refused;  /* STATUS_USAGE; otherwise the flag and the words after it are passed over */
+    const char *why;  /* told to the user */
+};
+
 struct option_table {
     const char *program; /* "holdfast train" */
     const char *usage;   /* what follows it: "[options]" or "SAVE [STEP] [options]" */
@@ -63,6 +72,8 @@ struct option_table {
     size_t option_count;
     const struct option_alias *aliases;
     size_t alias_count;
+    const struct option_foreign *foreign; /* looked at after the options */
+    size_t foreign_count;
     size_t given_offset; /* of a bool given[option_count] in the struct: set on the line */
     int positional_min, positional_max;
 };

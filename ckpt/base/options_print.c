@@ -28,6 +28,7 @@ void options_format_value(const struct option *option, const void *values, char 
         break;
     case OPTION_TEXT:
     case OPTION_CHOICE:
+    case OPTION_WORDS:
         (void)snprintf(out_text, bytes, "%s", (const char *)at);
         break;
     }
@@ -56,7 +57,7 @@ static void print_wrapped(const char *text, int column)
 
 static void print_option(const struct option *option)
 {
-    static const char *const kinds[] = {"", " N", " X", " TEXT", ""};
+    static const char *const kinds[] = {"", " N", " X", " TEXT", "", " WORDS"};
     char head[256], text[1024];
     const char *given = option->default_text;
 

@@ -10,13 +10,13 @@
 #include "ckpt/base/options.h"
 #include "tests/unit/base/base_support.h"
 
-enum { LAYERS, BATCH, RATE, CLIP, FAST, SHUFFLE, SAVE, DTYPE, TENSOR, OPTION_COUNT };
+enum { LAYERS, BATCH, RATE, CLIP, FAST, SHUFFLE, SAVE, DTYPE, TENSOR, RAMP, OPTION_COUNT };
 
 struct values {
     int64_t layers, batch, tensor;
     double rate, clip;
     bool fast, shuffle;
-    char save[OPTIONS_TEXT_MAX], dtype[OPTIONS_TEXT_MAX];
+    char save[OPTIONS_TEXT_MAX], dtype[OPTIONS_TEXT_MAX], ramp[OPTIONS_TEXT_MAX];
     bool given[OPTION_COUNT];
 };
 
@@ -41,11 +41,19 @@ static const struct option rows[OPTION_COUNT] = {
                "model", false, "type of numbers"},
     [TENSOR] = {"tensor-parallel", OPTION_INT, AT(tensor), "1", 1, 64, NULL, OPTION_RESHARD, "run",
                 false, "ranks a layer is cut for"},
+    [RAMP] = {"ramp", OPTION_WORDS, AT(ramp), "", 0, 0, NULL, OPTION_TUNE, "run", false,
+              "start, step and length"},
 };
 
 static const struct option_alias aliases[] = {
     {"mbs", "micro-batch-size"},
     {"tp", "tensor-parallel"},
+};
+
+static const struct option_foreign foreign[] = {
+    {"no-gelu-fusion", false, "nothing is fused"},
+    {"cloud-*", false, "there is no cloud"},
+    {"swiglu", true, "the MLP is GELU"},
 };
 
 static const struct option_table table = {
@@ -56,6 +64,8 @@ static const struct option_table table = {
     .option_count = OPTION_COUNT,
     .aliases = aliases,
     .alias_count = sizeof aliases / sizeof aliases[0],
+    .foreign = foreign,
+    .foreign_count = sizeof foreign / sizeof foreign[0],
     .given_offset = offsetof(struct values, given),
     .positional_min = 0,
     .positional_max = 1,
@@ -100,6 +110,32 @@ Test(options, both_spellings_aliases_and_the_last_of_two_count)
     cr_assert(values.batch == 9 && values.tensor == 2);
     cr_assert(options_given(&table, "micro-batch-size", &values));
     cr_assert(options_given(&table, "mbs", &values));
+}
+
+Test(options, words_go_up_to_the_next_option)
+{
+    assert_ok(PARSE("--ramp", "4", "-4", "64", "--fast"));
+    cr_assert_str_eq(values.ramp, "4 -4 64");
+    cr_assert(values.fast);
+    assert_ok(PARSE("--ramp=1 2", "what"));
+    cr_assert_str_eq(values.ramp, "1 2");
+    cr_assert_eq(positionals.count, 1);
+    cr_assert_eq(PARSE("--ramp", "--fast"), STATUS_USAGE);
+    char longest[OPTIONS_TEXT_MAX];
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    assert_ok(PARSE("--ramp", longest));
+    cr_assert_eq(PARSE("--ramp", longest, "y"), STATUS_USAGE);
+}
+
+Test(options, known_flags_of_others_are_passed_over_with_their_words_or_refused)
+{
+    assert_ok(PARSE("--no_gelu_fusion", "--cloud-project", "mine", "--cloud-", "--fast"));
+    cr_assert(values.fast && positionals.count == 0);
+    cr_assert_eq(PARSE("--cloud", "x"), STATUS_USAGE);
+    cr_assert_eq(PARSE("--no-gelu-fusions"), STATUS_USAGE);
+    cr_assert_eq(PARSE("--swiglu"), STATUS_USAGE);
+    cr_assert_not_null(strstr(status_last()->message, "the MLP is GELU"));
 }
 
 Test(options, bools_have_a_no)
