@@ -28,7 +28,7 @@ enum turn {
 };
 
 /* One row a tensor; %d is the layer. Rows and columns name sizes of struct gpt2 by a letter: H
- * hidden, Q three times hidden, F ffn, V vocabulary, P positions, 1 none. Ours is rows x columns. */
+ * hidden, Q three times hidden, F ffn, V vocab, P positions, 1 none; ours is rows x columns. */
 struct mapping {
     const char *theirs, *ours;
     char rows, columns;

@@ -23,7 +23,7 @@ struct safetensors_reader {
 enum status safetensors_reader_open(struct fs *fs, const char *path,
                                     struct safetensors_reader *out_file) STATUS_MUST_CHECK;
 void safetensors_reader_close(struct safetensors_reader *file); /* takes zeroed storage */
-/* Reads the tensor `name` of exactly this shape; F16 and BF16 are widened. Memory is taken only when
+/* Reads tensor `name` of exactly this shape; F16 and BF16 are widened. Memory is taken only when
  * the file holds as many bytes; freed by mem_free. STATUS_NOT_FOUND, STATUS_CORRUPT and
  * STATUS_UNSUPPORTED (another dtype) name the tensor. */
 enum status safetensors_reader_read_f32(const struct safetensors_reader *file, const char *name,

@@ -13,8 +13,8 @@
 enum status trash_move(struct fs *fs, const char *save, const char *path,
                        char out_path[FS_PATH_MAX]) STATUS_MUST_CHECK;
 /* Removes all trash, and temporary files that killed writers left; only the owner of `save` calls
- * this, between its own writes. What cannot be removed is logged and left to the next one. Does not change
- * the thread's last error. */
+ * this, between its own writes. What cannot be removed is logged and left to the next one. Does not
+ * change the thread's last error. */
 void trash_empty(struct fs *fs, const char *save);
 
 #endif

@@ -22,7 +22,7 @@ static void quiet(void)
 
 TestSuite(shard, .init = quiet);
 
-/* One shard in a folder: a large tensor of which rows 100 to 1500 are there, a small one, an i64. */
+/* One shard in a folder: a large tensor (rows 100 to 1500 are there), a small one, an i64. */
 struct scene {
     char folder[FS_PATH_MAX], path[FS_PATH_MAX];
     struct thread_pool *pool;
