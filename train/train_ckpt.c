@@ -16,6 +16,8 @@
 #include "ckpt/base/mem.h"
 #include "ckpt/meta/lease.h"
 
+#define PRUNED_MAX 8 /* checkpoints that may be pruned between being chosen and being read */
+
 /* --- ranks -------------------------------------------------------------------------------- */
 
 static enum status gather_bytes(void *context, const void *mine, size_t bytes, void *all)
@@ -241,6 +243,42 @@ static enum status check_found(struct train_ckpt *ckpt, const struct origin *ori
     return share_verdict(ckpt, verdict);
 }
 
+/* Rank 0: nobody's retention takes the checkpoint away while it is read. A copy that has another
+ * name than its step has no such owner. */
+static enum status pin(const struct train_ckpt *ckpt, const struct ckpt_choice *choice,
+                       struct catalog_pin **out_pin)
+{
+    enum status st = STATUS_OK;
+    char directory[FS_PATH_MAX], path[FS_PATH_MAX], step_name[LAYOUT_NAME_MAX];
+
+    fs_parent(directory, choice->path);
+    layout_step_name(choice->manifest.step, step_name);
+    TRY(st, fs_join(path, directory, step_name), done);
+    if (strcmp(path, choice->path) == 0) {
+        TRY(st, catalog_pin_create(ckpt->fs, directory, choice->manifest.step, out_pin), done);
+    }
+done:
+    return st;
+}
+
+static enum status load_tensors(struct train_ckpt *ckpt, struct train_state *state,
+                                const struct ckpt_choice *choice)
+{
+    enum status st = STATUS_OK, verdict = STATUS_OK;
+    struct catalog_pin *pinned = NULL;
+
+    if (ckpt->group.rank == 0) {
+        verdict = pin(ckpt, choice, &pinned);
+    }
+    TRY(st, share_verdict(ckpt, verdict), done);
+    TRY(st,
+        ckpt_load(ckpt->fs, choice, state->tensors, state->count, ckpt->thread_count, &ckpt->group),
+        done);
+done:
+    catalog_pin_destroy(&pinned);
+    return st;
+}
+
 static enum status load(struct train_ckpt *ckpt, struct train_state *state,
                         const struct ckpt_choice *choice, bool *out_done)
 {
@@ -267,9 +305,7 @@ static enum status load(struct train_ckpt *ckpt, struct train_state *state,
         *out_done = true;
         goto done;
     }
-    TRY(st,
-        ckpt_load(ckpt->fs, choice, state->tensors, state->count, ckpt->thread_count, &ckpt->group),
-        done);
+    TRY(st, load_tensors(ckpt, state, choice), done);
     ckpt->resumed = true;
     ckpt->resumed_step = manifest->step;
     layout_format(manifest->layout, from);
@@ -300,7 +336,8 @@ done:
 }
 
 /* Damage inside a file shows only when it is read: then the checkpoint before it is tried, as if
- * the catalog had found the damage. One that was asked for by name or step is not replaced. */
+ * the catalog had found the damage. One that was asked for by name or step is not replaced. One
+ * that was pruned since it was chosen has a newer one beside it. */
 static enum status choose_and_load(struct train_ckpt *ckpt, struct origin *origin,
                                    struct train_state *state, struct ckpt_choice *choice,
                                    bool *out_done)
@@ -309,6 +346,7 @@ static enum status choose_and_load(struct train_ckpt *ckpt, struct origin *origi
     const struct train_scalars fresh = state->scalars;
     uint64_t step_max = origin->exact ? origin->step : UINT64_MAX;
     char damage[STATUS_MESSAGE_MAX] = ""; /* of the newest */
+    int pruned = 0;
 
     if (origin->directory[0] == 0) {
         return check_found(ckpt, origin, choice);
@@ -327,6 +365,12 @@ static enum status choose_and_load(struct train_ckpt *ckpt, struct origin *origi
             return STATUS_OK;
         }
         st = load(ckpt, state, choice, out_done);
+        if (st == STATUS_NOT_FOUND && pruned < PRUNED_MAX) {
+            pruned++;
+            state->scalars = fresh;
+            ckpt_choice_deinit(choice);
+            continue;
+        }
         bool is_replaceable = !origin->exact && strcmp(choice->path, origin->directory) != 0 &&
                               choice->manifest.step > 0;
         if (st != STATUS_CORRUPT || !is_replaceable) {

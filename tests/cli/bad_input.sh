@@ -276,13 +276,20 @@ starts() {
         >"$log" 2>&1 &
 }
 
-starts owner.txt owner --train-iters 1000000 --save busy --save-interval 10 --keep-last 2
+starts owner.txt owner --train-iters 1000000 --save busy --save-interval 2 --keep-last 1
 owner=$!
 wait_for 'saved step 10 ' owner.txt
 refused 11 "'busy' is written by" --train-iters 1000000 "${data[@]}" --save busy --load busy \
     --save-interval 10
 also ', and not by '
 also 'or give each its own --save'
+
+# Others may read meanwhile; the owner's retention takes nothing away under them.
+for ((i = 0; i < 5; i++)); do
+    expect 0 "resumed from 'busy/step_" holdfast train "${model[@]}" --train-iters 1000000 \
+        "${data[@]}" --load busy --save "reader-$i" --save-interval 10 --exit-interval 1
+done
+[ -z "$(ls -A busy/.pins)" ] || fail 'a pin is left behind'
 
 # SIGTERM to the agent: a committed save and 75; no process stays.
 rank=$(rank_pid 1 owner.txt)

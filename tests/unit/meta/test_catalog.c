@@ -217,6 +217,37 @@ Test(catalog, a_fall_back_rejects_every_later_step_newest_first_and_durably)
     fs_sim_destroy(sim);
 }
 
+static bool has_rejected(struct fs *fs, uint64_t step)
+{
+    bool found = false;
+
+    assert_ok(catalog_has_rejected(fs, SAVE, step, &found));
+    return found;
+}
+
+Test(catalog, what_was_set_aside_leaves_a_trace_of_its_step_and_of_no_other)
+{
+    struct fs_sim *sim = MACHINE(4, 40);
+    struct fs *fs = fs_sim_fs(sim);
+
+    cr_assert(!has_rejected(fs, 40));
+    assert_ok(catalog_reject_after(fs, SAVE, 4, 7));
+    cr_assert(has_rejected(fs, 40));
+    cr_assert(!has_rejected(fs, 4) && !has_rejected(fs, 400));
+    fs_sim_destroy(sim);
+}
+
+Test(catalog, a_file_is_no_directory_without_checkpoints)
+{
+    struct fs_sim *sim = MACHINE(4);
+    struct catalog catalog;
+
+    cr_assert_eq(catalog_scan(fs_sim_fs(sim), SAVE "/step_0000004/manifest.json", &catalog),
+                 STATUS_USAGE);
+    cr_assert(strstr(status_last()->message, "is a file") != NULL);
+    fs_sim_destroy(sim);
+}
+
 /* ---- retention ---- */
 
 static void assert_left(struct fs *fs, const char *expected)
