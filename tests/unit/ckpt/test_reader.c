@@ -17,8 +17,7 @@ static void quiet(void)
     log_init(LOG_LEVEL_ERROR, "");
 }
 
-TestSuite(reader, .init = quiet);
-TestSuite(layouts, .init = quiet, .timeout = 100);
+TestSuite(reader, .init = quiet, .timeout = 100);
 
 /* ---- every layout to every other ---- */
 
@@ -40,7 +39,7 @@ static size_t list_layouts(struct layout out_layouts[LAYOUTS_MAX])
     return count;
 }
 
-Test(layouts, a_checkpoint_of_any_layout_loads_into_any_other_with_the_same_bits_and_state_hash)
+Test(reader, a_checkpoint_of_any_layout_loads_into_any_other_with_the_same_bits_and_state_hash)
 {
     struct layout layouts[LAYOUTS_MAX];
     struct small_world worlds[LAYOUTS_MAX];
@@ -243,8 +242,7 @@ static void run_tilings(const char *save, uint64_t seed)
     }
 }
 
-Test(reader, any_tiling_loads_what_any_other_tiling_saved_in_every_type_and_dimension,
-     .timeout = 60)
+Test(reader, any_tiling_loads_what_any_other_tiling_saved_in_every_type_and_dimension)
 {
     uint64_t base = (uint64_t)clock_wall_ns();
 

@@ -20,8 +20,7 @@ static void quiet(void)
     log_init(LOG_LEVEL_ERROR, "");
 }
 
-TestSuite(writer, .init = quiet);
-TestSuite(faults, .init = quiet, .timeout = 100);
+TestSuite(writer, .init = quiet, .timeout = 100);
 
 static const struct small_model_shape tiny = {.vocab = 23, .hidden = 4, .layers = 1};
 
@@ -38,8 +37,7 @@ static void expect_all(const struct small_world *world, const struct status_reco
 
 /* ---- owners and directories ---- */
 
-Test(writer, a_second_run_is_refused_on_all_its_ranks_while_the_first_holds_the_directory,
-     .timeout = 60)
+Test(writer, a_second_run_is_refused_on_all_its_ranks_while_the_first_holds_the_directory)
 {
     struct small_model model;
     struct small_world first, second;
@@ -240,7 +238,7 @@ static uint64_t save_with_fault(uint64_t n, enum status fault, int out_named[2])
     return calls;
 }
 
-Test(faults, any_call_that_fails_on_any_rank_fails_the_save_on_all_and_the_next_save_is_well)
+Test(writer, any_call_that_fails_on_any_rank_fails_the_save_on_all_and_the_next_save_is_well)
 {
     int named[2] = {0, 0};
     uint64_t calls = save_with_fault(0, STATUS_OK, named);
@@ -260,7 +258,7 @@ static void expect_same(const struct status_record *records, const char *what, u
               status_name(records[1].code), records[1].message);
 }
 
-Test(faults, any_allocation_that_fails_fails_open_save_or_load_on_all_and_the_next_one_is_well)
+Test(writer, any_allocation_that_fails_fails_open_save_or_load_on_all_and_the_next_one_is_well)
 {
     int failures = 0;
 
@@ -293,7 +291,7 @@ Test(faults, any_allocation_that_fails_fails_open_save_or_load_on_all_and_the_ne
     cr_assert(failures > 50, "%d failures", failures);
 }
 
-Test(faults, a_full_disk_fails_the_save_alone_and_room_made_lets_the_next_one_through)
+Test(writer, a_full_disk_fails_the_save_alone_and_room_made_lets_the_next_one_through)
 {
     struct small_model model;
     struct small_world world;
@@ -395,7 +393,7 @@ static uint64_t save_with_cut(uint64_t cut, uint64_t seed)
     return calls;
 }
 
-Test(faults, at_any_call_of_a_save_by_two_ranks_a_power_cut_leaves_the_newest_reported_one_whole)
+Test(writer, at_any_call_of_a_save_by_two_ranks_a_power_cut_leaves_the_newest_reported_one_whole)
 {
     uint64_t base = (uint64_t)clock_wall_ns();
     uint64_t calls = save_with_cut(0, base);
