@@ -44,7 +44,10 @@ import glob, h5py
 for path in sorted(glob.glob('none/step_0000002/*.h5')):
     with h5py.File(path) as shard:
         count = []
-        shard.visititems(lambda name, item: count.append(item[...].size) if isinstance(item, h5py.Dataset) else None)
+        def read(name, item):
+            if isinstance(item, h5py.Dataset):
+                count.append(item[...].size)
+        shard.visititems(read)
         print(path, len(count), 'datasets', sum(count), 'elements')
         assert len(count) > 10
 """], check=False)
@@ -85,7 +88,6 @@ for tensor in manifest["tensors"]:
     b = format_reader.read_tensor("zstd/step_0000002", tensor["name"])
     assert list(a.shape) == tensor["shape"] and a.tobytes() == b.tobytes(), tensor["name"]
 
-
 # The state hash, by the formula of FORMAT.md, when this Python has xxhash.
 try:
     import xxhash
@@ -102,7 +104,8 @@ for tensor in manifest["tensors"]:
     z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     z = (z ^ z >> np.uint64(31)) % np.uint64(P)
     total = (total + sum(int(w) * int(m) for w, m in zip(words, z))) % P
-digest = xxhash.xxh3_64_intdigest(total.to_bytes(8, "little") + manifest["step"].to_bytes(8, "little"))
+bound = total.to_bytes(8, "little") + manifest["step"].to_bytes(8, "little")
+digest = xxhash.xxh3_64_intdigest(bound)
 assert f"0x{digest:016x}" == manifest["state_hash"], "the formula gives another state hash"
 print("state hash", manifest["state_hash"])
 PYTHON
