@@ -16,6 +16,7 @@
 #include "ckpt/base/log.h"
 #include "ckpt/base/mem.h"
 #include "ckpt/base/thread.h"
+#include "train/data/tokenizer.h"
 #include "train/trainer.h"
 
 #define EXIT_INTERRUPTED 130
@@ -84,6 +85,27 @@ static int count_threads(const struct rank *rank)
         return (int)rank->options.num_threads;
     }
     return share > 0 ? share : 1;
+}
+
+/* Scripts give the vocabulary's files, not its size. */
+static enum status derive_vocab_size(struct train_options *options)
+{
+    enum status st = STATUS_OK;
+    struct tokenizer *tokenizer = NULL;
+    bool has_tokenizer = options->vocab_file[0] != 0 || options->merge_file[0] != 0 ||
+                         strcmp(options->tokenizer_type, "ByteTokenizer") == 0;
+
+    if (options->vocab_size > 0 || !has_tokenizer) {
+        return STATUS_OK;
+    }
+    TRY(st,
+        tokenizer_create(options->tokenizer_type, options->vocab_file, options->merge_file,
+                         &tokenizer),
+        done);
+    options->vocab_size = tokenizer->vocab_size;
+done:
+    tokenizer_destroy(tokenizer);
+    return st;
 }
 
 static enum status open_data(struct rank *rank)
@@ -238,6 +260,7 @@ static enum status prepare(struct rank *rank, int argc, char **argv, bool *out_h
     if (*out_help) {
         goto done;
     }
+    TRY(st, derive_vocab_size(&rank->options), done);
     TRY(st, train_options_resolve(&rank->options, rank->env.world_size, &rank->plan), done);
     TRY(st, open_progress(rank), done);
     atomic_store(&progress_page(rank->progress)->pid, (int64_t)getpid());

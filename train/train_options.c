@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ckpt/base/status.h"
+#include "train/data/tokenizer.h"
 
 static const struct option rows[] = {
 #define OPTION(field, name, type, text, min, max, choices, resume, group, common, help)            \
@@ -25,6 +26,14 @@ static const struct option rows[] = {
 #undef OPTION
 };
 
+static const struct option_foreign foreign[] = {
+#define PASSED(name, why) {name, false, why},
+#define REFUSED(name, why) {name, true, why},
+#include "train/train_foreign.def"
+#undef PASSED
+#undef REFUSED
+};
+
 static const struct option_alias aliases[] = {
     {"batch-size", "micro-batch-size"},     {"model-parallel-size", "tensor-model-parallel-size"},
     {"layernorm-epsilon", "norm-epsilon"},  {"warmup", "lr-warmup-fraction"},
@@ -40,6 +49,8 @@ const struct option_table train_options_table = {
     .option_count = TRAIN_OPTION_COUNT,
     .aliases = aliases,
     .alias_count = sizeof(aliases) / sizeof(aliases[0]),
+    .foreign = foreign,
+    .foreign_count = sizeof(foreign) / sizeof(foreign[0]),
     .given_offset = offsetof(struct train_options, given),
     .positional_min = 0,
     .positional_max = 0,
@@ -56,6 +67,18 @@ static enum status check_model(struct train_options *options)
         return FAIL(STATUS_USAGE,
                     "--hidden-size %lld is not a multiple of --num-attention-heads %lld",
                     (long long)options->hidden_size, (long long)options->num_attention_heads);
+    }
+    int64_t head_width = options->hidden_size / options->num_attention_heads;
+    if (options->kv_channels != 0 && options->kv_channels != head_width) {
+        return FAIL(STATUS_USAGE,
+                    "--kv-channels %lld is not --hidden-size %lld / --num-attention-heads %lld",
+                    (long long)options->kv_channels, (long long)options->hidden_size,
+                    (long long)options->num_attention_heads);
+    }
+    options->kv_channels = head_width;
+    if (options->vocab_size == 0) {
+        return FAIL(STATUS_USAGE, "missing --vocab-size, or the tokenizer's --vocab-file and "
+                                  "--merge-file");
     }
     if (options->max_position_embeddings < options->seq_length) {
         return FAIL(STATUS_USAGE, "--max-position-embeddings %lld is less than --seq-length %lld",
@@ -212,7 +235,7 @@ static enum status plan_schedule(struct train_options *options, struct lr_schedu
     return STATUS_OK;
 }
 
-static enum status check_files(const struct train_options *options)
+static enum status check_files(struct train_options *options)
 {
     bool saves = options->save[0] != 0;
 
@@ -227,13 +250,12 @@ static enum status check_files(const struct train_options *options)
         return FAIL(STATUS_USAGE, "--save-interval %lld needs a directory: --save",
                     (long long)options->save_interval);
     }
-    if (options->keep_every > 0 &&
-        (options->keep_last == 0 || options->keep_every % options->save_interval != 0)) {
-        return FAIL(STATUS_USAGE,
-                    "--keep-every %lld needs --keep-last (is %lld) and to be a multiple of "
-                    "--save-interval %lld",
-                    (long long)options->keep_every, (long long)options->keep_last,
-                    (long long)options->save_interval);
+    if (options->keep_every > 0 && options->keep_last == 0) {
+        options->keep_last = 1;
+    }
+    if (options->keep_every > 0 && (!saves || options->keep_every % options->save_interval != 0)) {
+        return FAIL(STATUS_USAGE, "--keep-every %lld is not a multiple of --save-interval %lld",
+                    (long long)options->keep_every, (long long)options->save_interval);
     }
     if (options->ckpt_step >= 0 && options->load[0] == 0) {
         return FAIL(STATUS_USAGE, "--ckpt-step %lld needs a directory: --load",

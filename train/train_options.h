@@ -21,6 +21,7 @@
 #define TRAIN_FIELD_FLOAT(field) double field;
 #define TRAIN_FIELD_TEXT(field) char field[OPTIONS_TEXT_MAX];
 #define TRAIN_FIELD_CHOICE(field) char field[OPTIONS_TEXT_MAX];
+#define TRAIN_FIELD_WORDS(field) char field[OPTIONS_TEXT_MAX];
 
 enum train_option {
 #define OPTION(field, ...) TRAIN_OPTION_##field,

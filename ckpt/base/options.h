@@ -7,8 +7,8 @@
  *
  * Spelling: "--name value", "--name=value"; BOOL options are "--name" (true) and, where the row's
  * default is true, "--no-name" (false; both spellings are accepted for every BOOL). '_' and '-' in
- * names are the same. An unknown name is STATUS_USAGE and names the nearest known one. A WORDS option
- * takes all words up to the next one that begins with "--".
+ * names are the same. An unknown name is STATUS_USAGE and names the nearest known one. A WORDS
+ * option takes all words up to the next one that begins with "--".
  */
 #ifndef CKPT_BASE_OPTIONS_H
 #define CKPT_BASE_OPTIONS_H

@@ -28,14 +28,21 @@ static const char *const base[] = {"--num-layers",
 static struct train_options options;
 static struct train_plan plan;
 
+static enum status parse(int argc, char **argv)
+{
+    const char *texts[ARGS_MAX];
+    struct option_positionals positionals = {.texts = texts};
+    bool help = false;
+
+    memset(&options, 0, sizeof(options));
+    return options_parse(&train_options_table, argc, argv, &options, &positionals, &help);
+}
+
 /* Parses the base and further words (ended by NULL), then resolves for `ranks`. */
 static enum status resolve(int ranks, ...)
 {
-    const char *texts[ARGS_MAX];
     char *argv[ARGS_MAX] = {(char *)"holdfast-train"};
-    struct option_positionals positionals = {.texts = texts};
     int argc = 1;
-    bool help = false;
     va_list words;
 
     for (size_t i = 0; i < sizeof(base) / sizeof(base[0]); i++) {
@@ -46,8 +53,7 @@ static enum status resolve(int ranks, ...)
         argv[argc++] = word;
     }
     va_end(words);
-    memset(&options, 0, sizeof(options));
-    enum status st = options_parse(&train_options_table, argc, argv, &options, &positionals, &help);
+    enum status st = parse(argc, argv);
     cr_assert_eq(st, STATUS_OK, "%s", status_last()->message);
     return train_options_resolve(&options, ranks, &plan);
 }
@@ -156,10 +162,48 @@ Test(train_options, refuses_checkpoint_flags_that_need_each_other)
 {
     cr_assert_eq(resolve(1, "--train-iters", "5", "--save", "x", NULL), STATUS_USAGE);
     cr_assert_eq(resolve(1, "--train-iters", "5", "--save-interval", "2", NULL), STATUS_USAGE);
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--keep-every", "2", NULL), STATUS_USAGE);
     cr_assert_eq(resolve(1, "--train-iters", "5", "--save", "x", "--save-interval", "4",
                          "--keep-last", "2", "--keep-every", "6", NULL),
                  STATUS_USAGE);
     expect_message("--keep-every 6", "--save-interval 4");
     cr_assert_eq(resolve(1, "--train-iters", "5", "--ckpt-step", "3", NULL), STATUS_USAGE);
     cr_assert_eq(resolve(1, "--train-iters", "5", "--data-path", "x", NULL), STATUS_USAGE);
+}
+
+Test(train_options, retained_checkpoints_are_kept_beside_the_newest)
+{
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--save", "x", "--save-interval", "2",
+                         "--save-retain-interval", "4", NULL),
+                 STATUS_OK);
+    cr_assert(options.keep_every == 4 && options.keep_last == 1);
+}
+
+Test(train_options, refuses_a_model_that_is_not_this_one)
+{
+    char *argv[] = {(char *)"train", (char *)"--swiglu"};
+
+    cr_assert_eq(parse(2, argv), STATUS_USAGE);
+    expect_message("--swiglu", "GELU");
+    argv[1] = (char *)"--normalization=RMSNorm";
+    cr_assert_eq(parse(2, argv), STATUS_USAGE);
+    expect_message("RMSNorm", "LayerNorm");
+    argv[1] = (char *)"--context-parallel-size=2";
+    cr_assert_eq(parse(2, argv), STATUS_USAGE);
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--kv-channels", "32", NULL), STATUS_USAGE);
+    expect_message("--kv-channels 32", "--hidden-size 64 / --num-attention-heads 4");
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--kv-channels", "16", NULL), STATUS_OK);
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--vocab-size", "0", NULL), STATUS_USAGE);
+    expect_message("--vocab-size", "--vocab-file");
+}
+
+Test(train_options, passes_over_what_has_no_meaning_here)
+{
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--no-bias-gelu-fusion", "--use-mcore-models",
+                         "--attention-backend", "auto", "--wandb-project", "mine",
+                         "--use-flash-attn", "--transformer_impl", "transformer_engine",
+                         "--distributed-backend", "nccl", "--no-masked-softmax-fusion",
+                         "--optimizer", "adam", "--local_rank", "0", "--batch-size", "3", NULL),
+                 STATUS_OK);
+    cr_assert_eq(options.micro_batch_size, 3);
 }
