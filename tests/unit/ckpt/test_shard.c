@@ -10,6 +10,7 @@
 #include "ckpt/base/mem.h"
 #include "ckpt/box_reader.h"
 #include "ckpt/shard_index.h"
+#include "tests/support/fs_sim.h"
 #include "tests/unit/meta/meta_support.h"
 
 #define ROWS 1500 /* three chunks of 2 MiB */
@@ -183,6 +184,57 @@ Test(shard, a_rank_that_owns_nothing_writes_a_shard_without_boxes)
     assert_ok(shard_index_read(fs_posix(), path, &scene.manifest, &file, &index));
     cr_assert(index.count == 0);
     shard_index_deinit(&index);
+    scene_deinit(&scene);
+}
+
+/* No state hash stands behind a read of one tensor. */
+Test(shard, a_flipped_bit_of_a_chunk_is_noticed_and_the_tensor_named)
+{
+    struct scene scene;
+    struct shard_index index;
+    struct fs_file *file = NULL;
+    float got[7];
+    unsigned char byte;
+
+    scene_init(&scene, false);
+    assert_ok(shard_index_read(fs_posix(), scene.path, &scene.manifest, &scene.manifest.files[0],
+                               &index));
+    uint64_t at = index.boxes[1].chunks[0].offset + 9;
+    assert_ok(fs_open(fs_posix(), scene.path, FS_UPDATE, &file));
+    assert_ok(fs_pread(file, &byte, 1, at));
+    byte ^= 4;
+    assert_ok(fs_pwrite(file, &byte, 1, at));
+    fs_close(&file);
+    assert_status(read_box(&scene, "param/small", (struct box){1, {0}, {7}}, got), STATUS_CORRUPT);
+    cr_assert(strstr(status_last()->message, "'param/small'") != NULL);
+    shard_index_deinit(&index);
+    scene_deinit(&scene);
+}
+
+/* HDF5's own writes are among them: what it swallows must come out again. */
+Test(shard, each_call_of_a_write_that_fails_fails_the_write)
+{
+    struct scene scene;
+
+    scene_init(&scene, false);
+    for (int compress = 0; compress < 2; compress++) {
+        enum status st = STATUS_IO;
+        uint64_t n = 0;
+        while (st == STATUS_IO) {
+            struct fs_sim *sim = fs_sim_create();
+            struct shard_box box = {
+                "param/large", MANIFEST_F32, 2, {1600, COLUMNS}, {2, {100, 0}, {100, COLUMNS}},
+                scene.large};
+            struct manifest_file file;
+            fs_sim_fail_at(sim, ++n, STATUS_IO);
+            st = shard_write(fs_sim_fs(sim), "/shard", &identity, &box, 1, compress != 0,
+                             scene.pool, &file);
+            cr_assert((st == STATUS_OK) == (fs_sim_calls(sim) < n), "call %d of %d: %s", (int)n,
+                      (int)fs_sim_calls(sim), status_name(st));
+            fs_sim_destroy(sim);
+        }
+        cr_assert(n > 10);
+    }
     scene_deinit(&scene);
 }
 

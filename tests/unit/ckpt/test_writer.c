@@ -148,7 +148,18 @@ Test(writer, old_checkpoints_go_once_newer_ones_are_there_and_a_step_is_saved_on
     support_remove_folder(save);
 }
 
-Test(writer, tensors_that_do_not_add_up_fail_the_save_on_all_ranks_naming_one)
+static void expect_no_staging(const char *save, const char *epoch)
+{
+    struct fs_names names;
+    char staging[FS_PATH_MAX];
+
+    assert_ok(fs_join(staging, save, epoch));
+    assert_ok(fs_list(fs_posix(), staging, &names));
+    cr_assert(names.count == 0, "'%s' is left", names.names[0]);
+    fs_names_deinit(&names);
+}
+
+Test(writer, tensors_that_do_not_add_up_fail_the_save_on_all_ranks_and_leave_nothing_behind)
 {
     struct small_model model;
     struct small_world world;
@@ -164,6 +175,7 @@ Test(writer, tensors_that_do_not_add_up_fail_the_save_on_all_ranks_naming_one)
     tensor->owned.extent[0]--;
     small_world_save(&world, 1, records);
     expect_all(&world, records, STATUS_FAILED, tensor->name);
+    expect_no_staging(save, ".epoch-1");
     tensor->owned = owned;
     tensor->shape[0]++;
     small_world_save(&world, 1, records);
