@@ -56,7 +56,7 @@ while [ "$kills" -lt "$wanted" ]; do
     run "round$round" >"round$round.hash" &
     runner=$!
     while kill -0 $runner 2>/dev/null && [ "$kills" -lt "$wanted" ]; do
-        sleep "0.$(printf '%03d' $((RANDOM % 400 + 20)))"
+        sleep "0.$(printf '%03d' $((RANDOM % 800 + 20)))"
         kill_something "round$round" && kills=$((kills + 1))
     done
     wait $runner
