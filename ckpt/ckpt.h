@@ -104,8 +104,9 @@ struct ckpt_choice {
 
 /* Collective: rank 0 scans `load` and chooses the newest usable checkpoint of at most `step_max`
  * (UINT64_MAX: any; with `exact` only that step); every rank reads the same manifest. A directory
- * that holds only unusable checkpoints is STATUS_NO_CHECKPOINT. `load` may also be one
- * checkpoint's own directory. */
+ * that holds only unusable checkpoints is STATUS_NO_CHECKPOINT. Damaged ones are passed over; a
+ * newer one that this user may not read (NO_PERMISSION) or of a newer format (UNSUPPORTED) is an
+ * error. `load` may also be one checkpoint's own directory. */
 enum status ckpt_choose(struct fs *fs, const char *load, uint64_t step_max, bool exact,
                         const struct ckpt_group *group, struct ckpt_choice *out_choice)
     STATUS_MUST_CHECK;

@@ -65,6 +65,25 @@ done:
     return st;
 }
 
+/* A checkpoint newer than `chosen` (NULL: none was) that is whole, as far as anybody knows, but not
+ * for this user or this version: an older one instead of it would throw work away. */
+static enum status check_passed_over(const struct search *search, const struct catalog *catalog,
+                                     const struct catalog_entry *chosen)
+{
+    for (size_t i = catalog->count; i-- > 0 && &catalog->entries[i] != chosen;) {
+        const struct catalog_entry *entry = &catalog->entries[i];
+
+        if (entry->step <= search->step_max &&
+            (entry->fault == STATUS_NO_PERMISSION || entry->fault == STATUS_UNSUPPORTED)) {
+            return FAIL(entry->fault,
+                        "the newest checkpoint '%s' is not readable here: %s; mend that, or name "
+                        "an older one by --ckpt-step",
+                        entry->path, entry->reason);
+        }
+    }
+    return STATUS_OK;
+}
+
 static enum status look(const struct search *search, char **out_text, struct finding *finding)
 {
     enum status st = STATUS_OK;
@@ -80,6 +99,7 @@ static enum status look(const struct search *search, char **out_text, struct fin
         goto done;
     }
     const struct catalog_entry *entry = catalog_choose(&catalog, search->step_max);
+    TRY(st, check_passed_over(search, &catalog, entry), done);
     if (entry == NULL || (search->exact && entry->step != search->step_max)) {
         st = search->exact
                  ? FAIL(STATUS_NO_CHECKPOINT, "'%s' holds no usable checkpoint of step %" PRIu64,

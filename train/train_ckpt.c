@@ -179,7 +179,8 @@ static enum status check_trace(const struct train_ckpt *ckpt, const struct origi
     if (!is_known) {
         st = FAIL(STATUS_NO_CHECKPOINT,
                   "this run has committed step %" PRId64 ", but the newest usable checkpoint in "
-                  "'%s' is of step %" PRIu64 ": bring the directory back, or start a new run",
+                  "'%s' is of step %" PRIu64 ": bring the directory back, or give another "
+                  "--run-dir to start a new run",
                   committed, origin->directory, step);
         goto done;
     }
@@ -209,7 +210,7 @@ static enum status check_start(const struct train_ckpt *ckpt, const struct origi
     if (committed >= 0) {
         return FAIL(STATUS_NO_CHECKPOINT,
                     "this run has committed step %" PRId64 ", but '%s' holds no checkpoint: bring "
-                    "the directory back, or start a new run",
+                    "the directory back, or give another --run-dir to start a new run",
                     committed, origin->directory);
     }
     if (origin->directory[0] == 0) {
