@@ -15,11 +15,11 @@ hf_install "${HF_PACKAGES[@]}"
 # The Python of the interchange tests: only readers of what Holdfast writes.
 hf_python() {
     local venv=$HF_BUILD/python
-    if ! "$venv/bin/python3" -c 'import h5py, hdf5plugin, numpy' 2>/dev/null; then
+    if ! "$venv/bin/python3" -c 'import h5py, hdf5plugin, numpy, xxhash' 2>/dev/null; then
         hf_install python3 python3-venv || return 1
         rm -rf "$venv"
         python3 -m venv "$venv" >/dev/null 2>&1 || return 1
-        "$venv/bin/pip" install -q --disable-pip-version-check h5py hdf5plugin numpy \
+        "$venv/bin/pip" install -q --disable-pip-version-check h5py hdf5plugin numpy xxhash \
             >"$HF_BUILD/pip.log" 2>&1 || return 1
     fi
     export HOLDFAST_TEST_PYTHON=$venv/bin/python3

@@ -510,7 +510,7 @@ static bool equals_saved(const struct option *option, const void *values, const 
 static void saved_text(const cJSON *saved, char *out_text, size_t bytes)
 {
     if (cJSON_IsNumber(saved)) {
-        (void)snprintf(out_text, bytes, "%.17g", saved->valuedouble);
+        (void)snprintf(out_text, bytes, "%.10g", saved->valuedouble);
     } else if (cJSON_IsBool(saved)) {
         (void)snprintf(out_text, bytes, "%s", cJSON_IsTrue(saved) ? "true" : "false");
     } else {
