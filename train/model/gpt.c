@@ -72,6 +72,11 @@ static enum status check_config(const struct gpt_config *c, const struct gpt_sta
         !(c->hidden_dropout >= 0.0f && c->hidden_dropout < 1.0f)) {
         return FAIL(STATUS_USAGE, "dropout must be at least 0 and less than 1");
     }
+    if ((c->recompute == GPT_RECOMPUTE_UNIFORM || c->recompute == GPT_RECOMPUTE_BLOCK) &&
+        c->recompute_layers < 1) {
+        return FAIL(STATUS_USAGE, "%d layers cannot be recomputed at a time: at least 1",
+                    c->recompute_layers);
+    }
     return STATUS_OK;
 }
 
@@ -82,6 +87,9 @@ static struct gpt_sizes sizes_of(const struct gpt_config *c, const struct gpt_st
     int64_t begin = part * s->tp_rank;
     int64_t valid = c->vocab - begin < part ? c->vocab - begin : part;
     int rows = c->micro_batch * c->sequence;
+    int layers = s->layer_end - s->layer_begin;
+    int most = c->recompute_layers < layers ? c->recompute_layers : layers;
+    bool uniform = c->recompute == GPT_RECOMPUTE_UNIFORM && layers > 0;
     int64_t chunk = CHUNK_ELEMENTS / part / ROW_UNIT * ROW_UNIT;
 
     chunk = chunk < CHUNK_ROWS_MIN ? CHUNK_ROWS_MIN : chunk;
@@ -92,7 +100,7 @@ static struct gpt_sizes sizes_of(const struct gpt_config *c, const struct gpt_st
         .R = rows,
         .C = c->hidden,
         .D = c->hidden / c->heads,
-        .layers = s->layer_end - s->layer_begin,
+        .layers = layers,
         .C_part = c->hidden / s->tp_size,
         .F_part = c->ffn_hidden / s->tp_size,
         .F_stride = row_stride(c->ffn_hidden / s->tp_size),
@@ -102,42 +110,57 @@ static struct gpt_sizes sizes_of(const struct gpt_config *c, const struct gpt_st
         .valid = valid > 0 ? (int)valid : 0,
         .vocab_begin = begin,
         .chunk = chunk < rows ? (int)chunk : rows,
+        .again = uniform                               ? layers
+                 : c->recompute == GPT_RECOMPUTE_BLOCK ? most
+                                                       : 0,
+        .group = uniform ? most : 1,
     };
 }
 
-static void lay_out_layer(const struct gpt_sizes *n, struct arena *arena,
-                          struct gpt_layer_acts *acts)
+/* What is not laid out here stays NULL. */
+static struct gpt_layer_acts lay_out_layer(const struct gpt_sizes *n, struct arena *arena,
+                                           bool has_attention, bool has_output)
 {
-    *acts = (struct gpt_layer_acts){
+    return (struct gpt_layer_acts){
         .norm1 = take_floats(arena, n->R, n->C),
         .mean1 = take_floats(arena, n->R, 1),
         .rstd1 = take_floats(arena, n->R, 1),
         .qkv = take_floats(arena, n->R, 3 * n->C_part),
-        .stats = take_floats(arena, n->R, n->H_part),
-        .attention = take_floats(arena, n->R, n->C_part),
+        .stats = has_attention ? take_floats(arena, n->R, n->H_part) : NULL,
+        .attention = has_attention ? take_floats(arena, n->R, n->C_part) : NULL,
         .middle = take_floats(arena, n->R, n->C),
         .norm2 = take_floats(arena, n->R, n->C),
         .mean2 = take_floats(arena, n->R, 1),
         .rstd2 = take_floats(arena, n->R, 1),
         .fc1 = take_floats(arena, n->R, n->F_stride),
         .gelu = take_floats(arena, n->R, n->F_stride),
-        .output = take_floats(arena, n->R, n->C),
+        .output = has_output ? take_floats(arena, n->R, n->C) : NULL,
     };
 }
 
 /* `slot->layers` is set by the caller; NULL when only counting. */
-static void lay_out_slot(const struct gpt_sizes *n, const struct gpt_stage *stage,
-                         struct arena *arena, struct gpt_slot *slot)
+static void lay_out_slot(const struct gpt *gpt, struct arena *arena, struct gpt_slot *slot)
 {
+    const struct gpt_sizes *n = &gpt->sizes;
+
     slot->input = take_floats(arena, n->R, n->C);
     for (int layer = 0; layer < n->layers; layer++) {
-        struct gpt_layer_acts unused;
-        lay_out_layer(n, arena, slot->layers != NULL ? &slot->layers[layer] : &unused);
+        struct gpt_layer_acts acts = {NULL};
+
+        if (layer >= n->again) {
+            bool keeps_attention = gpt->config.recompute != GPT_RECOMPUTE_SELECTIVE;
+            acts = lay_out_layer(n, arena, keeps_attention, true);
+        } else if (gpt_ends_group(n, layer)) {
+            acts.output = take_floats(arena, n->R, n->C);
+        }
+        if (slot->layers != NULL) {
+            slot->layers[layer] = acts;
+        }
     }
-    if (stage->is_first) {
+    if (gpt->stage.is_first) {
         slot->tokens = take(arena, (size_t)n->R, sizeof(int32_t));
     }
-    if (stage->is_last) {
+    if (gpt->stage.is_last) {
         slot->labels = take(arena, (size_t)n->R, sizeof(int32_t));
         slot->mask = take_floats(arena, n->R, 1);
         slot->norm = take_floats(arena, n->R, n->C);
@@ -148,37 +171,70 @@ static void lay_out_slot(const struct gpt_sizes *n, const struct gpt_stage *stag
     }
 }
 
-static void lay_out_scratch(const struct gpt_sizes *n, const struct gpt_stage *stage,
-                            struct arena *arena, struct gpt *gpt)
+/* `gpt->again` is set by the caller; NULL when only counting. */
+static void lay_out_scratch(struct gpt *gpt, struct arena *arena)
 {
+    const struct gpt_sizes *n = &gpt->sizes;
+
     gpt->branch = take_floats(arena, n->R, n->C);
     gpt->dresidual = take_floats(arena, n->R, n->C);
     gpt->dinput = take_floats(arena, n->R, n->C);
     gpt->dattention = take_floats(arena, n->R, n->C_part);
     gpt->wide = take_floats(arena, n->R, 3 * n->C_part > n->F_stride ? 3 * n->C_part : n->F_stride);
-    if (stage->is_last) {
+    if (gpt->stage.is_last) {
         gpt->logits = take_floats(arena, n->chunk, n->V_stride);
         gpt->row_max = take_floats(arena, n->chunk, 1);
         gpt->sums = take_floats(arena, n->chunk, 2);
     }
+    for (int i = 0; i < n->group; i++) {
+        struct gpt_layer_acts acts = {NULL};
+
+        if (n->again > 0) {
+            acts = lay_out_layer(n, arena, true, i < n->group - 1);
+        } else if (gpt->config.recompute == GPT_RECOMPUTE_SELECTIVE) {
+            acts.stats = take_floats(arena, n->R, n->H_part);
+            acts.attention = take_floats(arena, n->R, n->C_part);
+        }
+        if (gpt->again != NULL) {
+            gpt->again[i] = acts;
+        }
+    }
 }
 
-static size_t arena_bytes(const struct gpt_sizes *n, const struct gpt_stage *stage, int slots)
+/* What a slot does not have of its own it shares. */
+static void share_again(const struct gpt *gpt, struct gpt_slot *slot)
+{
+    const struct gpt_sizes *n = &gpt->sizes;
+
+    for (int layer = 0; layer < n->layers; layer++) {
+        struct gpt_layer_acts *acts = &slot->layers[layer];
+
+        if (layer < n->again) {
+            float *output = acts->output;
+            *acts = gpt->again[layer % n->group];
+            acts->output = output != NULL ? output : acts->output;
+        } else if (gpt->config.recompute == GPT_RECOMPUTE_SELECTIVE) {
+            acts->stats = gpt->again[0].stats;
+            acts->attention = gpt->again[0].attention;
+        }
+    }
+}
+
+static size_t arena_bytes(const struct gpt_config *config, const struct gpt_stage *stage, int slots)
 {
     struct arena count = {0};
-    struct gpt unused_gpt;
+    struct gpt unused = {.config = *config, .stage = *stage, .sizes = sizes_of(config, stage)};
 
-    lay_out_scratch(n, stage, &count, &unused_gpt);
+    lay_out_scratch(&unused, &count);
     for (int i = 0; i < slots; i++) {
         struct gpt_slot unused_slot = {.layers = NULL};
-        lay_out_slot(n, stage, &count, &unused_slot);
+        lay_out_slot(&unused, &count, &unused_slot);
     }
     return count.used;
 }
 
 uint64_t gpt_memory_bytes(const struct gpt_config *config, const struct gpt_stage *stage, int slots)
 {
-    struct gpt_sizes sizes;
     struct gpt_table table;
 
     if (check_config(config, stage) != STATUS_OK ||
@@ -187,8 +243,7 @@ uint64_t gpt_memory_bytes(const struct gpt_config *config, const struct gpt_stag
     }
     uint64_t flat_bytes = 2 * (uint64_t)table.flat_count * sizeof(float);
     gpt_table_deinit(&table);
-    sizes = sizes_of(config, stage);
-    return flat_bytes + arena_bytes(&sizes, stage, slots);
+    return flat_bytes + arena_bytes(config, stage, slots);
 }
 
 static enum status allocate(struct gpt *gpt)
@@ -196,7 +251,7 @@ static enum status allocate(struct gpt *gpt)
     const struct gpt_sizes *n = &gpt->sizes;
     const struct device_ops *ops = gpt->device->ops;
     size_t flat_bytes = gpt->table.flat_count * sizeof(float);
-    size_t bytes = arena_bytes(n, &gpt->stage, gpt->slot_count);
+    size_t bytes = arena_bytes(&gpt->config, &gpt->stage, gpt->slot_count);
     enum status st = STATUS_OK;
 
     TRY(st, ops->alloc(gpt->device, (void **)&gpt->params, flat_bytes), done);
@@ -204,13 +259,15 @@ static enum status allocate(struct gpt *gpt)
     TRY(st, ops->alloc(gpt->device, (void **)&gpt->arena, bytes), done);
     TRY(st, mem_alloc(&gpt->host_losses, (size_t)n->R, sizeof(float)), done);
     TRY(st, mem_alloc(&gpt->slots, (size_t)gpt->slot_count, sizeof(*gpt->slots)), done);
+    TRY(st, mem_alloc(&gpt->again, (size_t)n->group, sizeof(*gpt->again)), done);
     struct arena arena = {.base = gpt->arena};
-    lay_out_scratch(n, &gpt->stage, &arena, gpt);
+    lay_out_scratch(gpt, &arena);
     for (int i = 0; i < gpt->slot_count; i++) {
         struct gpt_slot *slot = &gpt->slots[i];
 
         TRY(st, mem_alloc(&slot->layers, (size_t)n->layers, sizeof(*slot->layers)), done);
-        lay_out_slot(n, &gpt->stage, &arena, slot);
+        lay_out_slot(gpt, &arena, slot);
+        share_again(gpt, slot);
     }
     CHECK(arena.used == bytes);
 done:
@@ -254,6 +311,7 @@ void gpt_destroy(struct gpt **gpt_pointer)
         mem_free(&gpt->slots[i].layers);
     }
     mem_free(&gpt->slots);
+    mem_free(&gpt->again);
     mem_free(&gpt->host_losses);
     gpt->device->ops->free(gpt->device, gpt->arena);
     gpt->device->ops->free(gpt->device, gpt->grads);
@@ -366,6 +424,11 @@ float *gpt_grad_of(const struct gpt *gpt, enum gpt_tensor tensor, int layer)
 enum gpt_tensor gpt_output_tensor(const struct gpt *gpt)
 {
     return gpt->config.untied ? GPT_OUTPUT : GPT_WORD;
+}
+
+bool gpt_ends_group(const struct gpt_sizes *sizes, int layer)
+{
+    return layer < sizes->again && (layer + 1 == sizes->again || (layer + 1) % sizes->group == 0);
 }
 
 const float *gpt_layer_input(const struct gpt_slot *slot, int layer)

@@ -26,6 +26,16 @@
 #define GPT_PARAM_ALIGN 64
 #define GPT_PARAM_NAME_MAX 120
 
+/* Which activations backward makes again instead of keeping them. The results are the same bits:
+ * every operation gives them, and dropout masks are functions of their place. */
+enum gpt_recompute {
+    GPT_RECOMPUTE_NONE,
+    GPT_RECOMPUTE_SELECTIVE, /* the attention between its QKV and its projection */
+    GPT_RECOMPUTE_UNIFORM,   /* all layers, in groups of recompute_layers: kept is what enters a
+                              * group, and the activations of one group at a time */
+    GPT_RECOMPUTE_BLOCK      /* the stage's first recompute_layers layers, each by itself */
+};
+
 struct gpt_config {
     int layers, hidden, heads, ffn_hidden;
     int64_t vocab;     /* true size */
@@ -38,6 +48,8 @@ struct gpt_config {
     float layernorm_epsilon;
     float init_std;
     uint64_t seed;
+    enum gpt_recompute recompute;
+    int recompute_layers; /* of UNIFORM and BLOCK, at least 1 */
 };
 
 /* Which part of the model this rank holds. */
@@ -92,7 +104,8 @@ struct gpt;
 enum status gpt_create(const struct gpt_config *config, const struct gpt_stage *stage,
                        struct device *device, int slots, struct gpt **out_gpt) STATUS_MUST_CHECK;
 void gpt_destroy(struct gpt **gpt);
-/* Bytes that gpt_create would take: parameters, gradients, activations of all slots. */
+/* Bytes that gpt_create would take: parameters, gradients, activations of all slots. Recompute makes
+ * the part of each slot smaller. */
 uint64_t gpt_memory_bytes(const struct gpt_config *config, const struct gpt_stage *stage,
                           int slots);
 

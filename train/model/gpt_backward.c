@@ -70,6 +70,9 @@ static enum status attention_backward(struct gpt *gpt, const struct gpt_slot *sl
     const float *dbranch = NULL;
     enum status st = STATUS_OK;
 
+    if (gpt->config.recompute == GPT_RECOMPUTE_SELECTIVE) {
+        TRY(st, gpt_attend(gpt, slot, batch, layer), done);
+    }
     TRY(st, branch_gradient(gpt, batch, layer, GPT_SITE_ATTENTION_OUTPUT, &dbranch), done);
     TRY(st,
         ops->linear_backward(
@@ -149,6 +152,10 @@ enum status gpt_backward(struct gpt *gpt, int slot_index, const struct gpt_batch
     CHECK(gpt->stage.is_first || out_grad_input != NULL);
     TRY(st, start(gpt, slot, grad_output), done);
     for (int layer = gpt->sizes.layers - 1; layer >= 0; layer--) {
+        if (gpt_ends_group(&gpt->sizes, layer)) {
+            int begin = layer / gpt->sizes.group * gpt->sizes.group;
+            TRY(st, gpt_make_again(gpt, slot, batch, begin, layer + 1), done);
+        }
         TRY(st, mlp_backward(gpt, slot, batch, layer), done);
         TRY(st, attention_backward(gpt, slot, batch, layer), done);
     }

@@ -46,14 +46,23 @@ static enum status join(struct gpt *gpt, float *residual_out, const float *resid
         norm->weight, norm->bias, n->R, n->C, gpt->config.layernorm_epsilon, dropout);
 }
 
+enum status gpt_attend(struct gpt *gpt, const struct gpt_slot *slot, const struct gpt_batch *batch,
+                       int layer)
+{
+    const struct gpt_sizes *n = &gpt->sizes;
+    const struct gpt_layer_acts *acts = &slot->layers[layer];
+    struct device_dropout dropout = gpt_dropout(gpt, batch, layer, GPT_SITE_ATTENTION_PROBABILITY);
+
+    return gpt->device->ops->attention_forward(gpt->device, acts->attention, acts->stats, acts->qkv,
+                                               n->B, n->T, n->H_part, n->D, &dropout);
+}
+
 static enum status attention(struct gpt *gpt, const struct gpt_slot *slot,
                              const struct gpt_batch *batch, int layer)
 {
     const struct gpt_sizes *n = &gpt->sizes;
     const struct device_ops *ops = gpt->device->ops;
     const struct gpt_layer_acts *acts = &slot->layers[layer];
-    struct device_dropout on_scores =
-        gpt_dropout(gpt, batch, layer, GPT_SITE_ATTENTION_PROBABILITY);
     struct device_dropout on_output = gpt_dropout(gpt, batch, layer, GPT_SITE_ATTENTION_OUTPUT);
     struct norm norm2 = {gpt_param_of(gpt, GPT_NORM2_WEIGHT, layer),
                          gpt_param_of(gpt, GPT_NORM2_BIAS, layer), acts->norm2, acts->mean2,
@@ -65,10 +74,7 @@ static enum status attention(struct gpt *gpt, const struct gpt_slot *slot,
                             gpt_param_of(gpt, GPT_QKV_WEIGHT, layer),
                             gpt_param_of(gpt, GPT_QKV_BIAS, layer), n->R, n->C, 3 * n->C_part),
         done);
-    TRY(st,
-        ops->attention_forward(gpt->device, acts->attention, acts->stats, acts->qkv, n->B, n->T,
-                               n->H_part, n->D, &on_scores),
-        done);
+    TRY(st, gpt_attend(gpt, slot, batch, layer), done);
     TRY(st,
         ops->linear_forward(gpt->device, gpt->branch, n->C, acts->attention, n->C_part,
                             gpt_param_of(gpt, GPT_PROJ_WEIGHT, layer), NULL, n->R, n->C_part, n->C),
@@ -82,14 +88,12 @@ done:
     return st;
 }
 
-static enum status mlp(struct gpt *gpt, const struct gpt_slot *slot, const struct gpt_batch *batch,
-                       int layer)
+/* The MLP up to what its second matrix reads. */
+static enum status mlp_inside(struct gpt *gpt, const struct gpt_slot *slot, int layer)
 {
     const struct gpt_sizes *n = &gpt->sizes;
     const struct device_ops *ops = gpt->device->ops;
     const struct gpt_layer_acts *acts = &slot->layers[layer];
-    struct device_dropout on_output = gpt_dropout(gpt, batch, layer, GPT_SITE_MLP_OUTPUT);
-    struct norm next = norm_before(gpt, slot, layer + 1);
     enum status st = STATUS_OK;
 
     TRY(st,
@@ -100,9 +104,24 @@ static enum status mlp(struct gpt *gpt, const struct gpt_slot *slot, const struc
         ops->gelu_forward(gpt->device, acts->gelu, acts->fc1, n->F_stride,
                           gpt_param_of(gpt, GPT_FC1_BIAS, layer), n->R, n->F_part),
         done);
+done:
+    return st;
+}
+
+static enum status mlp(struct gpt *gpt, const struct gpt_slot *slot, const struct gpt_batch *batch,
+                       int layer)
+{
+    const struct gpt_sizes *n = &gpt->sizes;
+    const struct gpt_layer_acts *acts = &slot->layers[layer];
+    struct device_dropout on_output = gpt_dropout(gpt, batch, layer, GPT_SITE_MLP_OUTPUT);
+    struct norm next = norm_before(gpt, slot, layer + 1);
+    enum status st = STATUS_OK;
+
+    TRY(st, mlp_inside(gpt, slot, layer), done);
     TRY(st,
-        ops->linear_forward(gpt->device, gpt->branch, n->C, acts->gelu, n->F_stride,
-                            gpt_param_of(gpt, GPT_FC2_WEIGHT, layer), NULL, n->R, n->F_part, n->C),
+        gpt->device->ops->linear_forward(gpt->device, gpt->branch, n->C, acts->gelu, n->F_stride,
+                                         gpt_param_of(gpt, GPT_FC2_WEIGHT, layer), NULL, n->R,
+                                         n->F_part, n->C),
         done);
     TRY(st, gpt_sum_over_tp(gpt, gpt->branch, (size_t)n->R * (size_t)n->C), done);
     TRY(st,
@@ -166,13 +185,46 @@ done:
     return st;
 }
 
+/* The norm of the stream that enters `layer`, where no branch's end makes it on the way. */
+static enum status begin_layers(struct gpt *gpt, const struct gpt_slot *slot, int layer)
+{
+    const struct gpt_sizes *n = &gpt->sizes;
+    struct norm first = norm_before(gpt, slot, layer);
+
+    if (first.out == NULL) {
+        return STATUS_OK;
+    }
+    return gpt->device->ops->layernorm_forward(
+        gpt->device, first.out, first.mean, first.rstd, gpt_layer_input(slot, layer), first.weight,
+        first.bias, n->R, n->C, gpt->config.layernorm_epsilon);
+}
+
+/* The last layer's output was kept, so nothing behind its GELU is needed; and the norm that follows
+ * would overwrite the first one of this group. */
+enum status gpt_make_again(struct gpt *gpt, const struct gpt_slot *slot,
+                           const struct gpt_batch *batch, int layer_begin, int layer_end)
+{
+    enum status st = STATUS_OK;
+
+    TRY(st, begin_layers(gpt, slot, layer_begin), done);
+    for (int layer = layer_begin; layer < layer_end; layer++) {
+        TRY(st, attention(gpt, slot, batch, layer), done);
+        if (layer + 1 < layer_end) {
+            TRY(st, mlp(gpt, slot, batch, layer), done);
+        } else {
+            TRY(st, mlp_inside(gpt, slot, layer), done);
+        }
+    }
+done:
+    return st;
+}
+
 enum status gpt_forward(struct gpt *gpt, int slot_index, const struct gpt_batch *batch,
                         const float *input, float *out_activation, double *out_loss_sum)
 {
     const struct gpt_sizes *n = &gpt->sizes;
     const struct device_ops *ops = gpt->device->ops;
     struct gpt_slot *slot = &gpt->slots[slot_index];
-    struct norm first = norm_before(gpt, slot, 0);
     enum status st = STATUS_OK;
 
     CHECK(slot_index >= 0 && slot_index < gpt->slot_count);
@@ -180,13 +232,7 @@ enum status gpt_forward(struct gpt *gpt, int slot_index, const struct gpt_batch 
     CHECK(gpt->stage.is_last || out_activation != NULL);
     *out_loss_sum = 0.0;
     TRY(st, begin_slot(gpt, slot, batch, input), done);
-    if (first.out != NULL) {
-        TRY(st,
-            ops->layernorm_forward(gpt->device, first.out, first.mean, first.rstd, slot->input,
-                                   first.weight, first.bias, n->R, n->C,
-                                   gpt->config.layernorm_epsilon),
-            done);
-    }
+    TRY(st, begin_layers(gpt, slot, 0), done);
     for (int layer = 0; layer < n->layers; layer++) {
         TRY(st, attention(gpt, slot, batch, layer), done);
         TRY(st, mlp(gpt, slot, batch, layer), done);

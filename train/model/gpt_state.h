@@ -52,10 +52,14 @@ struct gpt_sizes {
     int V_stride;      /* of logits */
     int64_t vocab_begin;
     int chunk; /* rows of the head and loss at a time */
+    int again; /* the first layers, whose activations backward makes again ... */
+    int group; /* ... as many at a time; at least 1 */
 };
 
 /* What backward needs of one layer. Residual streams: the layer's input is the output of the one
- * before (or the slot's input). */
+ * before (or the slot's input). Of layers that are made again only what enters a group is the
+ * slot's own; the rest is one memory for all groups of all slots, one set for each place in a
+ * group. With selective recompute all layers share `stats` and `attention`. */
 struct gpt_layer_acts {
     float *norm1, *mean1, *rstd1; /* [R,C] [R] [R] */
     float *qkv;                   /* [B,T,H_part,3,D] */
@@ -87,8 +91,9 @@ struct gpt {
     float *params, *grads; /* flat, device */
     struct gpt_slot *slots;
     int slot_count;
-    char *arena;        /* device: activations of all slots and scratch */
-    float *host_losses; /* [R] host */
+    struct gpt_layer_acts *again; /* [sizes.group] what the slots share */
+    char *arena;                  /* device: activations of all slots and scratch */
+    float *host_losses;           /* [R] host */
 
     /* Scratch of the running call, device. */
     float *branch;         /* [R,C] forward: what joins the residual stream;
@@ -108,10 +113,20 @@ float *gpt_grad_of(const struct gpt *gpt, enum gpt_tensor tensor, int layer);
 enum gpt_tensor gpt_output_tensor(const struct gpt *gpt);
 /* Layers are counted from the stage's first. */
 const float *gpt_layer_input(const struct gpt_slot *slot, int layer);
+/* Whether backward has to make the group of layers again that ends with this one. */
+bool gpt_ends_group(const struct gpt_sizes *sizes, int layer);
 struct device_dropout gpt_dropout(const struct gpt *gpt, const struct gpt_batch *batch, int layer,
                                   enum gpt_site site);
 /* In place over the TP group; nothing for one rank. */
 enum status gpt_sum_over_tp(struct gpt *gpt, float *data, size_t count) STATUS_MUST_CHECK;
+
+/* gpt_forward.c, for recompute: the attention of a layer from acts->qkv, and what backward needs of
+ * the layers of a group from the group's input, as gpt_forward made them. */
+enum status gpt_attend(struct gpt *gpt, const struct gpt_slot *slot, const struct gpt_batch *batch,
+                       int layer) STATUS_MUST_CHECK;
+enum status gpt_make_again(struct gpt *gpt, const struct gpt_slot *slot,
+                           const struct gpt_batch *batch, int layer_begin, int layer_end)
+    STATUS_MUST_CHECK;
 
 /* gpt_head.c: output matrix, loss and (in training) their gradients for slot->norm. */
 enum status gpt_head_run(struct gpt *gpt, struct gpt_slot *slot, const struct gpt_batch *batch,
