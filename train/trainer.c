@@ -50,7 +50,7 @@ struct trainer {
     int32_t *sample;           /* [T + 1] */
     struct window window;
     bool logged_once, stop;
-    enum status last_save; /* of the newest try */
+    struct status_record last_save; /* of the newest try */
 };
 
 /* --- signs of life ------------------------------------------------------------------------ */
@@ -374,7 +374,10 @@ static enum status save(struct trainer *trainer)
 
     enter_phase(trainer, PROGRESS_SAVE);
     st = train_ckpt_save(&trainer->ckpt, &trainer->state);
-    trainer->last_save = st;
+    trainer->last_save = (struct status_record){.code = STATUS_OK};
+    if (st != STATUS_OK) {
+        status_take(&trainer->last_save);
+    }
     atomic_store(&page(trainer)->committed_step, trainer->ckpt.committed_step);
     if (st != STATUS_OK && !train_ckpt_is_fatal(st)) {
         if (comm_rank(trainer->config.world) == 0) {
@@ -446,11 +449,11 @@ static enum status conclude(struct trainer *trainer)
 
     TRY(st, train_state_hash(&trainer->state, &hash), done);
     log_info("final state hash 0x%016" PRIx64 " at step %" PRIu64, hash, scalars->step);
-    if (trainer->last_save != STATUS_OK) {
-        st = FAIL(trainer->last_save,
-                  "the last step %" PRIu64 " is not saved; newest checkpoint: "
-                  "step %" PRId64,
-                  scalars->step, trainer->ckpt.committed_step);
+    if (trainer->last_save.code != STATUS_OK) {
+        st = FAIL(trainer->last_save.code,
+                  "the last step %" PRIu64 " is not saved; newest checkpoint: step %" PRId64
+                  "; why: %.600s",
+                  scalars->step, trainer->ckpt.committed_step, trainer->last_save.message);
     } else if (trainer->stop && !is_whole && trainer->config.options->save[0] == 0) {
         st = FAIL(STATUS_INTERRUPTED,
                   "stopped by a signal after step %" PRIu64 "; without --save "

@@ -368,7 +368,8 @@ if mount -t tmpfs -o size=4m tmpfs small 2>/dev/null; then
     also 'training goes on'
     also 'No space left on device'
     also 'iteration       30/      30'
-    also 'the last step 30 is not saved; newest checkpoint: step '
+    tail -n 1 out.txt | grep -q 'the last step 30 is not saved; newest .* why: .*No space left' ||
+        fail 'the last line does not say why'
     expect 0 '' holdfast ckpt verify small/save --level deep
     [ -z "$(ls -A small/save/.epoch-* 2>/dev/null)" ] || fail 'half a checkpoint stays'
     # And where there is room again, it goes on from there.
