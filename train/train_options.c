@@ -163,17 +163,22 @@ static enum status plan_length(struct train_options *options, uint64_t *out_step
                     "--train-iters %lld and --train-samples %lld: give exactly one of them",
                     (long long)options->train_iters, (long long)options->train_samples);
     }
-    if (by_samples && (options->lr_decay_iters > 0 || options->lr_warmup_iters > 0)) {
+    if (by_samples && (options->lr_decay_iters > 0 || options->lr_warmup_iters > 0 ||
+                       options->lr_wsd_decay_iters > 0)) {
         return FAIL(STATUS_USAGE,
-                    "--lr-decay-iters %lld and --lr-warmup-iters %lld do not go with "
-                    "--train-samples: use --lr-decay-samples and --lr-warmup-samples",
-                    (long long)options->lr_decay_iters, (long long)options->lr_warmup_iters);
+                    "--lr-decay-iters %lld, --lr-warmup-iters %lld and --lr-wsd-decay-iters %lld "
+                    "do not go with --train-samples: use the same flags with -samples",
+                    (long long)options->lr_decay_iters, (long long)options->lr_warmup_iters,
+                    (long long)options->lr_wsd_decay_iters);
     }
-    if (!by_samples && (options->lr_decay_samples > 0 || options->lr_warmup_samples > 0)) {
+    if (!by_samples && (options->lr_decay_samples > 0 || options->lr_warmup_samples > 0 ||
+                        options->lr_wsd_decay_samples > 0)) {
         return FAIL(STATUS_USAGE,
-                    "--lr-decay-samples %lld and --lr-warmup-samples %lld do not go with "
-                    "--train-iters: use --lr-decay-iters and --lr-warmup-iters",
-                    (long long)options->lr_decay_samples, (long long)options->lr_warmup_samples);
+                    "--lr-decay-samples %lld, --lr-warmup-samples %lld and "
+                    "--lr-wsd-decay-samples %lld do not go with --train-iters: use the same flags "
+                    "with -iters",
+                    (long long)options->lr_decay_samples, (long long)options->lr_warmup_samples,
+                    (long long)options->lr_wsd_decay_samples);
     }
     if (by_samples && options->train_samples < options->global_batch_size) {
         return FAIL(STATUS_USAGE, "--train-samples %lld is less than one step of %lld",
@@ -184,37 +189,86 @@ static enum status plan_length(struct train_options *options, uint64_t *out_step
     return STATUS_OK;
 }
 
-static enum status plan_schedule(struct train_options *options, struct lr_schedule *out_schedule)
+/* Which of `names` an option has; the table allows no other. */
+static int find_name(const char *const *names, size_t count, const char *name)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(names[i], name) == 0) {
+            return (int)i;
+        }
+    }
+    CHECK(false);
+}
+
+#define FIND_NAME(names, name) find_name(names, sizeof(names) / sizeof((names)[0]), name)
+
+static const char *const decay_names[] = {
+    [LR_DECAY_CONSTANT] = "constant", [LR_DECAY_LINEAR] = "linear",
+    [LR_DECAY_COSINE] = "cosine",     [LR_DECAY_INVERSE_SQUARE_ROOT] = "inverse-square-root",
+    [LR_DECAY_WSD] = "WSD",
+};
+
+static const char *const wsd_decay_names[] = {
+    [LR_WSD_DECAY_EXPONENTIAL] = "exponential",
+    [LR_WSD_DECAY_LINEAR] = "linear",
+    [LR_WSD_DECAY_COSINE] = "cosine",
+    [LR_WSD_DECAY_MINUS_SQRT] = "minus_sqrt",
+};
+
+static const char *const weight_decay_names[] = {
+    [LR_WEIGHT_DECAY_CONSTANT] = "constant",
+    [LR_WEIGHT_DECAY_LINEAR] = "linear",
+    [LR_WEIGHT_DECAY_COSINE] = "cosine",
+};
+
+/* The lengths of the schedule, all in samples. */
+static enum status plan_rate_lengths(struct train_options *options, struct lr_schedule *schedule)
 {
     double batch = (double)options->global_batch_size;
-    double decay, warmup;
 
     if (options->train_samples > 0) {
         if (options->lr_decay_samples == 0) {
             options->lr_decay_samples = options->train_samples;
         }
-        decay = (double)options->lr_decay_samples;
-        warmup = (double)options->lr_warmup_samples;
+        schedule->decay_samples = (double)options->lr_decay_samples;
+        schedule->warmup_samples = (double)options->lr_warmup_samples;
+        schedule->wsd_samples = (double)options->lr_wsd_decay_samples;
+        schedule->weight_decay_samples = (double)options->train_samples;
     } else {
         if (options->lr_decay_iters == 0) {
             options->lr_decay_iters = options->train_iters;
         }
-        decay = (double)options->lr_decay_iters * batch;
-        warmup = (double)options->lr_warmup_iters * batch;
+        schedule->decay_samples = (double)options->lr_decay_iters * batch;
+        schedule->warmup_samples = (double)options->lr_warmup_iters * batch;
+        schedule->wsd_samples = (double)options->lr_wsd_decay_iters * batch;
+        schedule->weight_decay_samples = (double)options->train_iters * batch;
     }
     if (options->lr_warmup_fraction > 0) {
-        if (warmup > 0) {
+        if (schedule->warmup_samples > 0) {
             return FAIL(STATUS_USAGE,
                         "--lr-warmup-fraction %g and a warm-up of %.0f samples exclude each other",
-                        options->lr_warmup_fraction, warmup);
+                        options->lr_warmup_fraction, schedule->warmup_samples);
         }
-        warmup = options->lr_warmup_fraction * decay;
+        schedule->warmup_samples = options->lr_warmup_fraction * schedule->decay_samples;
     }
-    if (warmup >= decay) {
+    return STATUS_OK;
+}
+
+static enum status check_rates(const struct train_options *options,
+                               const struct lr_schedule *schedule)
+{
+    if (schedule->warmup_samples >= schedule->decay_samples) {
         return FAIL(STATUS_USAGE,
                     "the learning rate's warm-up of %.0f samples is not shorter than its decay of "
                     "%.0f",
-                    warmup, decay);
+                    schedule->warmup_samples, schedule->decay_samples);
+    }
+    if (schedule->decay == LR_DECAY_WSD &&
+        (schedule->wsd_samples == 0 || schedule->wsd_samples > schedule->decay_samples)) {
+        return FAIL(STATUS_USAGE,
+                    "--lr-decay-style WSD needs --lr-wsd-decay-iters or -samples from 1 to its "
+                    "whole length (they make %.0f of %.0f samples)",
+                    schedule->wsd_samples, schedule->decay_samples);
     }
     if (options->min_lr > options->lr) {
         return FAIL(STATUS_USAGE, "--min-lr %g is more than --lr %g", options->min_lr, options->lr);
@@ -223,16 +277,59 @@ static enum status plan_schedule(struct train_options *options, struct lr_schedu
         return FAIL(STATUS_USAGE, "--lr-warmup-init %g is more than --lr %g",
                     options->lr_warmup_init, options->lr);
     }
-    enum lr_decay style = strcmp(options->lr_decay_style, "constant") == 0 ? LR_DECAY_CONSTANT
-                          : strcmp(options->lr_decay_style, "cosine") == 0 ? LR_DECAY_COSINE
-                                                                           : LR_DECAY_LINEAR;
-    *out_schedule = (struct lr_schedule){.decay = style,
-                                         .max = options->lr,
-                                         .min = options->min_lr,
-                                         .warmup_init = options->lr_warmup_init,
-                                         .warmup_samples = warmup,
-                                         .decay_samples = decay};
     return STATUS_OK;
+}
+
+/* A constant decay has one number, any other two. */
+static enum status plan_weight_decay(struct train_options *options, struct lr_schedule *schedule)
+{
+    bool has_ends = options->given[TRAIN_OPTION_start_weight_decay] &&
+                    options->given[TRAIN_OPTION_end_weight_decay];
+    bool has_an_end = options->given[TRAIN_OPTION_start_weight_decay] ||
+                      options->given[TRAIN_OPTION_end_weight_decay];
+
+    schedule->weight_decay = FIND_NAME(weight_decay_names, options->weight_decay_incr_style);
+    if (schedule->weight_decay == LR_WEIGHT_DECAY_CONSTANT) {
+        if (has_an_end && (options->start_weight_decay != options->weight_decay ||
+                           options->end_weight_decay != options->weight_decay)) {
+            return FAIL(STATUS_USAGE,
+                        "--start-weight-decay %g and --end-weight-decay %g need a "
+                        "--weight-decay-incr-style: linear or cosine",
+                        options->start_weight_decay, options->end_weight_decay);
+        }
+        options->start_weight_decay = options->end_weight_decay = options->weight_decay;
+    } else if (!has_ends) {
+        return FAIL(STATUS_USAGE,
+                    "--weight-decay-incr-style %s needs --start-weight-decay and "
+                    "--end-weight-decay",
+                    options->weight_decay_incr_style);
+    }
+    if (options->end_weight_decay < options->start_weight_decay) {
+        return FAIL(STATUS_USAGE, "--end-weight-decay %g is less than --start-weight-decay %g",
+                    options->end_weight_decay, options->start_weight_decay);
+    }
+    schedule->weight_decay_first = options->start_weight_decay;
+    schedule->weight_decay_last = options->end_weight_decay;
+    return STATUS_OK;
+}
+
+static enum status plan_schedule(struct train_options *options, struct lr_schedule *out_schedule)
+{
+    enum status st = STATUS_OK;
+    struct lr_schedule schedule = {
+        .decay = FIND_NAME(decay_names, options->lr_decay_style),
+        .wsd_decay = FIND_NAME(wsd_decay_names, options->lr_wsd_decay_style),
+        .max = options->lr,
+        .min = options->min_lr,
+        .warmup_init = options->lr_warmup_init,
+    };
+
+    TRY(st, plan_rate_lengths(options, &schedule), done);
+    TRY(st, check_rates(options, &schedule), done);
+    TRY(st, plan_weight_decay(options, &schedule), done);
+    *out_schedule = schedule;
+done:
+    return st;
 }
 
 static enum status check_files(struct train_options *options)

@@ -127,8 +127,7 @@ static enum status build(struct trainer *trainer)
     const struct trainer_config *config = &trainer->config;
     const struct train_options *options = config->options;
     const struct train_plan *plan = config->plan;
-    struct optimizer_config adam = {options->adam_beta1, options->adam_beta2, options->adam_eps,
-                                    options->weight_decay};
+    struct optimizer_config adam = {options->adam_beta1, options->adam_beta2, options->adam_eps};
     struct pipeline_config pipeline = {.topology = &trainer->topology,
                                        .micro_batches = (int)plan->micro_batches,
                                        .on_micro_batch = show_micro_batch,
@@ -282,11 +281,13 @@ static enum status update(struct trainer *trainer, double norm)
 {
     enum status st = STATUS_OK;
     struct train_scalars *scalars = &trainer->state.scalars;
-    double rate = lr_schedule_at(&trainer->config.plan->schedule, scalars->lr_samples);
+    const struct lr_schedule *schedule = &trainer->config.plan->schedule;
+    double rate = lr_schedule_at(schedule, scalars->lr_samples);
+    double decay = lr_schedule_weight_decay_at(schedule, scalars->lr_samples);
     uint64_t batch = (uint64_t)trainer->config.options->global_batch_size;
 
     TRY(st,
-        optimizer_step(&trainer->optimizer, scalars->optimizer_updates + 1, rate,
+        optimizer_step(&trainer->optimizer, scalars->optimizer_updates + 1, rate, decay,
                        grads_clip_scale(norm, trainer->config.options->clip_grad)),
         done);
     TRY(st, optimizer_gather_params(&trainer->optimizer), done);

@@ -40,7 +40,7 @@ void optimizer_deinit(struct optimizer *optimizer)
 }
 
 enum status optimizer_step(struct optimizer *optimizer, uint64_t update, double learning_rate,
-                           float grad_scale)
+                           double weight_decay, float grad_scale)
 {
     enum status st = STATUS_OK;
     struct grads *grads = optimizer->grads;
@@ -56,7 +56,7 @@ enum status optimizer_step(struct optimizer *optimizer, uint64_t update, double 
     for (size_t i = 0; i < grads->plan.segment_count; i++) {
         const struct grads_segment *segment = &grads->plan.segments[i];
         bool decays = gpt_params(grads->gpt)[segment->param].decay;
-        args.weight_decay = decays ? (float)optimizer->config.weight_decay : 0.0F;
+        args.weight_decay = decays ? (float)weight_decay : 0.0F;
         TRY(st,
             grads->device->ops->adamw(grads->device, param + segment->begin,
                                       optimizer->exp_avg + segment->moment_begin,

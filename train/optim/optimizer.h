@@ -13,7 +13,7 @@
 #include "train/optim/grads.h"
 
 struct optimizer_config {
-    double beta1, beta2, epsilon, weight_decay;
+    double beta1, beta2, epsilon;
 };
 
 struct optimizer {
@@ -28,7 +28,7 @@ enum status optimizer_init(struct optimizer *optimizer, struct grads *grads,
 void optimizer_deinit(struct optimizer *optimizer); /* takes zeroed storage */
 /* Update number `update` (1 is the first). Decay is for the tensors whose row says so. */
 enum status optimizer_step(struct optimizer *optimizer, uint64_t update, double learning_rate,
-                           float grad_scale) STATUS_MUST_CHECK;
+                           double weight_decay, float grad_scale) STATUS_MUST_CHECK;
 /* Every DP rank gets every slice of the parameters. Collective. */
 enum status optimizer_gather_params(struct optimizer *optimizer) STATUS_MUST_CHECK;
 

@@ -207,3 +207,42 @@ Test(train_options, passes_over_what_has_no_meaning_here)
                  STATUS_OK);
     cr_assert_eq(options.micro_batch_size, 3);
 }
+
+Test(train_options, plans_wsd_and_a_growing_weight_decay_in_samples)
+{
+    cr_assert_eq(resolve(1, "--train-iters", "100", "--global-batch-size", "4", "--lr-decay-style",
+                         "WSD", "--lr-wsd-decay-iters", "20", "--lr-wsd-decay-style", "minus_sqrt",
+                         "--weight-decay-incr-style", "cosine", "--start-weight-decay", "0.01",
+                         "--end-weight-decay", "0.2", NULL),
+                 STATUS_OK);
+    cr_assert(plan.schedule.decay == LR_DECAY_WSD && plan.schedule.wsd_samples == 80);
+    cr_assert(plan.schedule.wsd_decay == LR_WSD_DECAY_MINUS_SQRT);
+    cr_assert(plan.schedule.weight_decay == LR_WEIGHT_DECAY_COSINE);
+    cr_assert(plan.schedule.weight_decay_first == 0.01 && plan.schedule.weight_decay_last == 0.2);
+    cr_assert(plan.schedule.weight_decay_samples == 400);
+    cr_assert_eq(resolve(1, "--train-iters", "9", "--weight-decay", "0.3", NULL), STATUS_OK);
+    cr_assert(plan.schedule.weight_decay_first == 0.3 && plan.schedule.weight_decay_last == 0.3);
+}
+
+Test(train_options, refuses_a_wsd_without_length_and_a_weight_decay_without_ends)
+{
+    cr_assert_eq(resolve(1, "--train-iters", "10", "--lr-decay-style", "WSD", NULL), STATUS_USAGE);
+    expect_message("--lr-wsd-decay-iters", "0 of 20 samples");
+    cr_assert_eq(resolve(1, "--train-iters", "10", "--lr-decay-style", "WSD",
+                         "--lr-wsd-decay-iters", "11", NULL),
+                 STATUS_USAGE);
+    expect_message("22 of 20 samples", "WSD");
+    cr_assert_eq(resolve(1, "--train-samples", "50", "--lr-wsd-decay-iters", "2", NULL),
+                 STATUS_USAGE);
+    cr_assert_eq(resolve(1, "--train-iters", "9", "--weight-decay-incr-style", "linear",
+                         "--start-weight-decay", "0.1", NULL),
+                 STATUS_USAGE);
+    expect_message("--weight-decay-incr-style linear", "--end-weight-decay");
+    cr_assert_eq(resolve(1, "--train-iters", "9", "--start-weight-decay", "0.1", NULL),
+                 STATUS_USAGE);
+    expect_message("--start-weight-decay 0.1", "--weight-decay-incr-style");
+    cr_assert_eq(resolve(1, "--train-iters", "9", "--weight-decay-incr-style", "linear",
+                         "--start-weight-decay", "0.1", "--end-weight-decay", "0.05", NULL),
+                 STATUS_USAGE);
+    expect_message("--end-weight-decay 0.05", "--start-weight-decay 0.1");
+}
