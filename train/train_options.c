@@ -8,6 +8,7 @@
 
 #include "ckpt/base/status.h"
 #include "train/data/tokenizer.h"
+#include "train/train_layout.h"
 
 static const struct option rows[] = {
 #define OPTION(field, name, type, text, min, max, choices, resume, group, common, help)            \
@@ -35,9 +36,13 @@ static const struct option_foreign foreign[] = {
 };
 
 static const struct option_alias aliases[] = {
-    {"batch-size", "micro-batch-size"},     {"model-parallel-size", "tensor-model-parallel-size"},
-    {"layernorm-epsilon", "norm-epsilon"},  {"warmup", "lr-warmup-fraction"},
+    {"batch-size", "micro-batch-size"},
+    {"model-parallel-size", "tensor-model-parallel-size"},
+    {"layernorm-epsilon", "norm-epsilon"},
+    {"warmup", "lr-warmup-fraction"},
     {"save-retain-interval", "keep-every"},
+    {"checkpoint-activations", "recompute-activations"},
+    {"use-checkpointing", "recompute-activations"},
 };
 
 const struct option_table train_options_table = {
@@ -394,6 +399,7 @@ enum status train_options_resolve(struct train_options *options, int world_size,
         .init_std = (float)options->init_method_std,
         .seed = (uint64_t)options->seed,
     };
+    TRY(st, train_layout_resolve(options, &plan), done);
     *out_plan = plan;
 done:
     return st;

@@ -17,3 +17,7 @@ add_dependencies(test_train_reference train_reference_rank)
 holdfast_test(test_train_resume LABEL process TIMEOUT 600
   SOURCES test_train_resume.c LINK train_ranks)
 add_dependencies(test_train_resume holdfast-train)
+
+holdfast_test(test_train_layouts LABEL process TIMEOUT 300
+  SOURCES test_train_layouts.c LINK train_ranks m)
+add_dependencies(test_train_layouts holdfast-train)

@@ -246,3 +246,26 @@ Test(train_options, refuses_a_wsd_without_length_and_a_weight_decay_without_ends
                  STATUS_USAGE);
     expect_message("--end-weight-decay 0.05", "--start-weight-decay 0.1");
 }
+
+Test(train_options, recompute_follows_megatrons_rules)
+{
+    cr_assert_eq(resolve(1, "--train-iters", "1", NULL), STATUS_OK);
+    cr_assert_eq(plan.model.recompute, GPT_RECOMPUTE_NONE);
+    cr_assert_eq(resolve(1, "--train-iters", "1", "--checkpoint-activations", NULL), STATUS_OK);
+    cr_assert_eq(plan.model.recompute, GPT_RECOMPUTE_SELECTIVE);
+    cr_assert_eq(resolve(1, "--train-iters", "1", "--recompute-granularity", "full",
+                         "--recompute-method", "uniform", "--recompute-num-layers", "2", NULL),
+                 STATUS_OK);
+    cr_assert(plan.model.recompute == GPT_RECOMPUTE_UNIFORM && plan.model.recompute_layers == 2);
+    cr_assert_eq(resolve(1, "--train-iters", "1", "--recompute-granularity", "full",
+                         "--recompute-method", "block", "--recompute-num-layers", "5", NULL),
+                 STATUS_USAGE);
+    expect_message("--recompute-num-layers 5", "--num-layers 4");
+    cr_assert_eq(resolve(1, "--train-iters", "1", "--recompute-granularity", "full", NULL),
+                 STATUS_USAGE);
+    expect_message("--recompute-method", "--recompute-num-layers");
+    cr_assert_eq(resolve(1, "--train-iters", "1", "--recompute-activations", "--recompute-method",
+                         "uniform", NULL),
+                 STATUS_USAGE);
+    expect_message("--recompute-method uniform", "selective");
+}
