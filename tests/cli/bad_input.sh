@@ -13,7 +13,7 @@ LIMIT_S=60 # a command that takes longer hangs
 
 fail() {
     printf 'FAILED: %s\n' "$1"
-    grep -vE '  [a-z0-9-]+ \.\.\.' out.txt # all but the list of arguments
+    grep -vE '  [a-z0-9-]+ \.\.\.|iteration  ' out.txt # all but the arguments and the steps
     failures=$((failures + 1))
 }
 
