@@ -1,88 +1,174 @@
-/* Sources of samples: an indexed token file, or mock data; see data_loader.h. */
+/* Sources of samples: indexed token files, or mock data; see data_loader.h. */
 #include "train/data/data_loader.h"
 
+#include "ckpt/base/json.h"
 #include "ckpt/base/mem.h"
-#include "ckpt/base/thread.h"
-#include "train/data/sample_index.h"
-#include "train/data/token_file.h"
-
-/* Tokens that one piece of the scan looks at. */
-#define SCAN_TOKENS ((uint64_t)1 << 20)
+#include "train/data/blend.h"
+#include "train/data/data_part.h"
+#include "train/data/index_cache.h"
 
 #define MOCK_IDS_MAX 256
 #define MOCK_STRIDES 3
 
 struct indexed_source {
-    struct token_file file;
-    struct sample_index index;
+    struct data_part *parts; /* [part_count] */
+    size_t part_count;
+    struct blend_index order; /* of a blend; zeroed when there is one part alone */
     int64_t sequence_length;
-    const char *name; /* of the split */
+    enum data_split split;
 };
 
 static enum status indexed_get(void *context, uint64_t sample, int32_t *out_tokens)
 {
     const struct indexed_source *source = context;
+    const struct data_part *part = source->parts;
+    bool is_blend = source->order.parts != NULL;
+    uint64_t limit = is_blend ? source->order.sample_count : part->index.sample_count;
+    uint64_t part_sample = sample;
 
-    if (sample >= source->index.sample_count) {
+    if (is_blend && sample < limit) {
+        uint64_t number = (uint64_t)source->order.parts[sample];
+
+        part = number < source->part_count ? &source->parts[number] : part;
+        part_sample = (uint64_t)source->order.part_samples[sample];
+        limit = part->index.sample_count;
+    }
+    if (part_sample >= limit) {
         return FAIL(STATUS_BAD_DATA,
                     "sample %llu of split '%s' asked for, the index of '%s' has "
                     "%llu",
-                    (unsigned long long)sample, source->name, source->file.prefix,
-                    (unsigned long long)source->index.sample_count);
+                    (unsigned long long)part_sample, sample_split_name(source->split),
+                    part->file.prefix, (unsigned long long)limit);
     }
-    sample_index_read(&source->index, &source->file, source->sequence_length, sample, out_tokens);
-    return STATUS_OK;
+    return sample_index_read(&part->index, &part->file, source->sequence_length, part_sample,
+                             out_tokens);
 }
 
 static void indexed_close(void *context)
 {
     struct indexed_source *source = context;
 
-    sample_index_deinit(&source->index);
-    token_file_close(&source->file);
+    for (size_t i = 0; source->parts != NULL && i < source->part_count; i++) {
+        data_part_close(&source->parts[i]);
+    }
+    mem_free(&source->parts);
+    blend_index_deinit(&source->order);
     mem_free(&source);
 }
 
-struct scan {
-    const struct token_file *file;
-    uint64_t first, count;
-    int64_t vocab_size;
-};
-
-static enum status scan_piece(void *context, size_t piece)
-{
-    const struct scan *scan = context;
-    uint64_t begin = piece * SCAN_TOKENS, count = scan->count - begin;
-    int64_t min = 0, max = 0;
-
-    count = count < SCAN_TOKENS ? count : SCAN_TOKENS;
-    token_file_range(scan->file, scan->first + begin, count, &min, &max);
-    if (min < 0 || max >= scan->vocab_size) {
-        return FAIL(STATUS_BAD_DATA,
-                    "token id %lld in '%s.bin' is outside the vocabulary of %lld; "
-                    "was it made with another tokenizer?",
-                    (long long)(min < 0 ? min : max), scan->file->prefix,
-                    (long long)scan->vocab_size);
-    }
-    return STATUS_OK;
-}
-
-/* Every id of the split must have a row in the embedding; this looks at all of them, once. */
-static enum status check_ids(const struct token_file *file, struct sample_range range,
-                             int64_t vocab_size)
+/* A blend's order depends on nothing but its weights and its length. */
+static enum status make_order_key(const double *weights, size_t count, enum data_split split,
+                                  uint64_t samples, cJSON **out_key)
 {
     enum status st = STATUS_OK;
-    struct thread_pool *pool = NULL;
-    uint64_t first = token_file_start(file, range.begin);
-    struct scan scan = {file, first, token_file_start(file, range.end) - first, vocab_size};
+    cJSON *key = NULL, *list = NULL;
 
-    TRY(st, thread_pool_create(thread_cpu_count(), &pool), done);
-    TRY(st,
-        thread_pool_run(pool, scan_piece, &scan,
-                        (size_t)((scan.count + SCAN_TOKENS - 1) / SCAN_TOKENS)),
-        done);
+    TRY(st, json_new_object(&key), done);
+    TRY(st, json_add_string(key, "class", "BlendedDataset"), done);
+    TRY(st, json_add_string(key, "index_split", sample_split_name(split)), done);
+    TRY(st, json_new_array(&list), done);
+    for (size_t i = 0; i < count; i++) {
+        cJSON *weight = cJSON_CreateNumber(weights[i]);
+
+        if (weight == NULL) {
+            st = FAIL(STATUS_NO_MEMORY, "no memory for the weights of a blend");
+            goto done;
+        }
+        TRY(st, json_append(list, weight), done);
+    }
+    cJSON *taken = list;
+    list = NULL; /* json_add_item takes it over */
+    TRY(st, json_add_item(key, "weights", taken), done);
+    TRY(st, json_add_u64(key, "size", samples), done);
 done:
-    thread_pool_destroy(pool);
+    cJSON_Delete(list);
+    if (st != STATUS_OK) {
+        cJSON_Delete(key);
+        key = NULL;
+    }
+    *out_key = key;
+    return st;
+}
+
+static enum status open_order(const struct data_config *config, const double *weights,
+                              uint64_t samples, struct indexed_source *source)
+{
+    enum status st = STATUS_OK;
+    cJSON *key = NULL;
+
+    if (samples > SAMPLE_INDEX_BYTES_MAX / (sizeof(int16_t) + sizeof(int64_t))) {
+        return FAIL(STATUS_BAD_DATA, "too many samples asked of a blend in split '%s': %llu",
+                    sample_split_name(source->split), (unsigned long long)samples);
+    }
+    blend_index_plan(samples, &source->order);
+    struct index_entry entry = {.class_name = "BlendedDataset",
+                                .split_name = sample_split_name(source->split),
+                                .arrays = source->order.arrays,
+                                .array_count = BLEND_ARRAY_COUNT};
+    if (config->cache_folder != NULL) {
+        TRY(st, make_order_key(weights, source->part_count, source->split, samples, &key), done);
+        entry.key = key;
+        if (index_cache_load(config->cache_folder, &entry)) {
+            blend_index_attach(&source->order);
+            goto done;
+        }
+    }
+    TRY(st, blend_index_fill(&source->order, weights, source->part_count), done);
+    if (config->cache_folder != NULL) {
+        index_cache_store(config->cache_folder, &entry);
+    }
+done:
+    cJSON_Delete(key);
+    return st;
+}
+
+/* With weights the length is the sum of the parts' shares, each rounded up. */
+static enum status open_weighted(const struct data_config *config, const struct blend *blend,
+                                 struct indexed_source *source)
+{
+    enum status st = STATUS_OK;
+    uint64_t samples = config->samples[source->split], length = 0;
+
+    for (size_t i = 0; i < blend->part_count; i++) {
+        TRY(st,
+            data_part_open(config, source->split, blend->prefixes[i],
+                           blend_part_request(blend->weights[i], samples), &source->parts[i]),
+            done);
+        length += blend_part_share(blend->weights[i], samples);
+    }
+    TRY(st, open_order(config, blend->weights, length, source), done);
+done:
+    return st;
+}
+
+/* Without weights each part gives one epoch, and they are mixed by their lengths. */
+static enum status open_unweighted(const struct data_config *config, const struct blend *blend,
+                                   struct indexed_source *source)
+{
+    enum status st = STATUS_OK;
+    uint64_t wanted = config->samples[source->split], length = 0;
+    double *weights = NULL;
+
+    TRY(st, mem_alloc(&weights, blend->part_count, sizeof *weights), done);
+    for (size_t i = 0; i < blend->part_count; i++) {
+        TRY(st, data_part_open(config, source->split, blend->prefixes[i], 0, &source->parts[i]),
+            done);
+        length += source->parts[i].index.sample_count;
+        weights[i] = (double)source->parts[i].index.sample_count;
+    }
+    if (length < wanted) {
+        st =
+            FAIL(STATUS_BAD_DATA,
+                 "split '%s' of the %zu data sets has %llu samples, but %llu are asked of it; give "
+                 "weights, so that they repeat, or ask for fewer",
+                 sample_split_name(source->split), blend->part_count, (unsigned long long)length,
+                 (unsigned long long)wanted);
+        goto done;
+    }
+    (void)blend_normalize(weights, blend->part_count); /* length >= wanted > 0 */
+    TRY(st, open_order(config, weights, wanted, source), done);
+done:
+    mem_free(&weights);
     return st;
 }
 
@@ -90,25 +176,29 @@ static enum status open_indexed(const struct data_config *config, enum data_spli
                                 struct data_source *out_source)
 {
     enum status st = STATUS_OK;
-    struct sample_range ranges[DATA_SPLIT_COUNT];
+    struct blend blend = {0};
     struct indexed_source *source = NULL;
 
+    TRY(st, blend_parse(config->path, &blend), done);
+    /* Megatron blends a weighted single data set too, but not where a split has its own path. */
+    bool is_alone = blend.part_count == 1 && (blend.weights == NULL || config->split == NULL);
     TRY(st, mem_alloc(&source, 1, sizeof *source), done);
+    source->split = split;
     source->sequence_length = config->sequence_length;
-    source->name = sample_split_name(split);
-    TRY(st, token_file_open(config->path, &source->file), done);
-    if (source->file.token_count == 0) {
-        st = FAIL(STATUS_BAD_DATA, "no tokens in '%s.bin': it is empty", config->path);
-        goto done;
+    source->part_count = blend.part_count;
+    TRY(st, mem_alloc(&source->parts, blend.part_count, sizeof *source->parts), done);
+    if (is_alone) {
+        TRY(st,
+            data_part_open(config, split, blend.prefixes[0], config->samples[split], source->parts),
+            done);
+    } else if (blend.weights != NULL) {
+        TRY(st, open_weighted(config, &blend, source), done);
+    } else {
+        TRY(st, open_unweighted(config, &blend, source), done);
     }
-    TRY(st, sample_index_split(config->split, source->file.sequence_count, ranges), done);
-    TRY(st,
-        sample_index_build(&source->file, ranges[split], config->sequence_length,
-                           config->samples[split], config->seed, source->name, &source->index),
-        done);
-    TRY(st, check_ids(&source->file, ranges[split], config->vocab_size), done);
     *out_source = (struct data_source){source, indexed_get, indexed_close};
 done:
+    blend_deinit(&blend);
     if (st != STATUS_OK && source != NULL) {
         indexed_close(source);
     }

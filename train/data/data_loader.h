@@ -1,9 +1,9 @@
-/* The data loader: from a token file and Megatron's indices to the tokens of a global sample.
+/* The data loader: from token files and Megatron's indices to the tokens of a global sample.
  *
- * Before it: token_file (the mapped .idx/.bin), sample_index (document, sample and shuffle index).
+ * Before it: blend (which data sets), data_part (one of them: the mapped .idx/.bin and its index).
  * After it: model/gpt_forward. Data order is a pure function of (seed, split, sequence length,
- * global sample number); the position of a run is its count of consumed samples, so no change of
- * DP size or batch skips or repeats a sample.
+ * blend, global sample number); the position of a run is its count of consumed samples, so no
+ * change of DP size or batch skips or repeats a sample.
  * Threads: data_source_get may be called from any thread.
  */
 #ifndef TRAIN_DATA_DATA_LOADER_H
@@ -25,11 +25,16 @@ struct data_source {
 enum data_split { DATA_TRAIN, DATA_VALID, DATA_TEST, DATA_SPLIT_COUNT };
 
 struct data_config {
-    const char *path;  /* prefix of PATH.idx and PATH.bin; NULL: mock data */
-    const char *split; /* "969,30,1" */
+    /* NULL: mock data. Else the prefix of PREFIX.idx and PREFIX.bin, or several, or weights and
+     * prefixes in turn (blend.h). With weights each data set repeats as often as its weight needs;
+     * without, each of several gives every sample at most once. */
+    const char *path;
+    const char *split; /* "969,30,1"; NULL: the whole of `path` is this split's */
     int64_t sequence_length;
     uint64_t seed;
     int64_t vocab_size; /* true size; a token id beyond it is STATUS_BAD_DATA */
+    /* Where indices are kept (index_cache.h), made if need be; NULL: nowhere. */
+    const char *cache_folder;
     /* How many each split must give (train-iters x global batch, ...); 0: it is not opened. */
     uint64_t samples[DATA_SPLIT_COUNT];
 };
@@ -38,10 +43,10 @@ struct data_config {
  * drawn alike, modulo min(vocab_size, 256). A model learns it within some hundred steps: first
  * the few ids in use, then, from two tokens on, each next one. It never runs out of samples. */
 
-/* Opens one split. Missing or damaged files, an empty split that is asked for samples, and ids
- * past the vocabulary are refused here, before the first step, with file and numbers (the split's
- * ids are scanned once, by all threads). A split that is asked for 0 samples gives STATUS_OK and
- * a zeroed source. */
+/* Opens one split. Missing or damaged files, an empty split that is asked for samples, data sets
+ * without weights that have too few, and ids past the vocabulary are refused here, before the first
+ * step, with file and numbers (the split's ids are scanned once, by all threads). A split that is
+ * asked for 0 samples gives STATUS_OK and a zeroed source. */
 enum status data_loader_open(const struct data_config *config, enum data_split split,
                              struct data_source *out_source) STATUS_MUST_CHECK;
 /* Takes a zeroed source. */

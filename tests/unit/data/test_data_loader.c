@@ -1,11 +1,12 @@
 /* Claims about the loader: samples through data_source, ids that are checked, mock data. */
 #include <criterion/criterion.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/mem.h"
 #include "tests/support/npy.h"
 #include "tests/unit/data/data_support.h"
-#include "train/data/data_loader.h"
+#include "train/data/data_part.h"
 
 #define LENGTH 64
 
@@ -56,6 +57,138 @@ Test(data_loader, samples_are_megatrons)
         npy_deinit(&tokens);
     }
     cr_assert_eq(mem_used_bytes(), 0);
+}
+
+static void check_blend(const struct data_config *config, const char *reference)
+{
+    const char *names[] = {"train", "valid"};
+
+    for (int split = DATA_TRAIN; split <= DATA_VALID; split++) {
+        struct data_source source;
+        struct npy tokens;
+
+        cr_assert_eq(
+            npy_read_ref(support_path("megatron_data/%s/%s_tokens.npy", reference, names[split]),
+                         &tokens),
+            STATUS_OK);
+        cr_assert_eq(data_loader_open(config, split, &source), STATUS_OK, "%s",
+                     status_last()->message);
+        for (uint64_t sample = 0; sample < tokens.shape[0]; sample++) {
+            int32_t got[LENGTH + 1];
+
+            cr_assert_eq(source.get(source.context, sample, got), STATUS_OK);
+            cr_assert_arr_eq(got, (int32_t *)tokens.elements + sample * (LENGTH + 1), sizeof got,
+                             "%s sample %zu", names[split], (size_t)sample);
+        }
+        data_loader_close(&source);
+        npy_deinit(&tokens);
+    }
+    cr_assert_eq(mem_used_bytes(), 0);
+}
+
+Test(data_loader, weighted_blends_are_megatrons)
+{
+    struct data_config config = make_config();
+
+    config.path =
+        support_path("0.7 %s 0.3 %s", config.path, support_ref("megatron_data/u16_multi"));
+    config.vocab_size = 65536;
+    config.samples[DATA_TRAIN] = 300;
+    check_blend(&config, "samples_blend_73");
+}
+
+static int compare_samples(const void *a, const void *b)
+{
+    return memcmp(a, b, (LENGTH + 1) * sizeof(int32_t));
+}
+
+/* One epoch of each data set: the samples are all of the first's and all of the second's. */
+Test(data_loader, blend_without_weights_gives_each_sample_once)
+{
+    struct data_config config = make_config();
+    const char *prefixes[] = {config.path, support_ref("megatron_data/u16_multi")};
+    static int32_t wanted[400][LENGTH + 1], got[400][LENGTH + 1];
+    struct data_source source;
+    uint64_t count = 0;
+
+    config.vocab_size = 65536;
+    for (int i = 0; i < 2; i++) {
+        struct data_part part;
+
+        cr_assert_eq(data_part_open(&config, DATA_TRAIN, prefixes[i], 0, &part), STATUS_OK);
+        cr_assert_eq(part.index.epoch_count, 1);
+        for (uint64_t n = 0; n < part.index.sample_count; n++) {
+            cr_assert_eq(sample_index_read(&part.index, &part.file, LENGTH, n, wanted[count++]),
+                         STATUS_OK);
+        }
+        data_part_close(&part);
+    }
+    config.path = support_path("%s %s", prefixes[0], prefixes[1]);
+    config.samples[DATA_TRAIN] = count + 1;
+    check_refused(&config, DATA_TRAIN, STATUS_BAD_DATA,
+                  support_path("has %d samples, but %d are asked", (int)count, (int)count + 1));
+
+    config.samples[DATA_TRAIN] = count;
+    cr_assert_eq(data_loader_open(&config, DATA_TRAIN, &source), STATUS_OK);
+    for (uint64_t n = 0; n < count; n++) {
+        cr_assert_eq(source.get(source.context, n, got[n]), STATUS_OK);
+    }
+    cr_assert_eq(source.get(source.context, count, got[0]), STATUS_BAD_DATA);
+    data_loader_close(&source);
+    qsort(got, count, sizeof got[0], compare_samples);
+    qsort(wanted, count, sizeof wanted[0], compare_samples);
+    cr_assert_arr_eq(got, wanted, count * sizeof got[0]);
+}
+
+Test(data_loader, extreme_weights_over_one_set_never_run_out)
+{
+    struct data_config config = make_config();
+    struct data_source source;
+    int32_t got[LENGTH + 1];
+
+    config.path = support_path("0.001 %s 0.999 %s", config.path, config.path);
+    config.samples[DATA_TRAIN] = 10000;
+    cr_assert_eq(data_loader_open(&config, DATA_TRAIN, &source), STATUS_OK);
+    for (uint64_t sample = 0; sample < 10000; sample++) {
+        cr_assert_eq(source.get(source.context, sample, got), STATUS_OK);
+    }
+    data_loader_close(&source);
+}
+
+Test(data_loader, path_of_a_split_alone_is_used_whole)
+{
+    struct data_config config = make_config();
+    struct data_source weighted, plain, cut;
+    int32_t a[LENGTH + 1], b[LENGTH + 1];
+    int different = 0;
+
+    config.samples[DATA_VALID] = 300; /* more than one epoch of the 99,1,0 split's */
+    cr_assert_eq(data_loader_open(&config, DATA_VALID, &cut), STATUS_OK);
+    config.split = NULL;
+    cr_assert_eq(data_loader_open(&config, DATA_VALID, &plain), STATUS_OK);
+    config.path = support_path("3 %s", config.path); /* a weight of one is as none */
+    cr_assert_eq(data_loader_open(&config, DATA_VALID, &weighted), STATUS_OK);
+    for (uint64_t sample = 0; sample < 100; sample++) {
+        cr_assert_eq(plain.get(plain.context, sample, a), STATUS_OK);
+        cr_assert_eq(weighted.get(weighted.context, sample, b), STATUS_OK);
+        cr_assert_arr_eq(a, b, sizeof a);
+        cr_assert_eq(cut.get(cut.context, sample, b), STATUS_OK);
+        different += memcmp(a, b, sizeof a) != 0;
+    }
+    cr_assert_gt(different, 90);
+    data_loader_close(&weighted);
+    data_loader_close(&plain);
+    data_loader_close(&cut);
+}
+
+Test(data_loader, missing_part_of_a_blend_is_named)
+{
+    struct data_config config = make_config();
+
+    config.path = support_path("1 %s 1 no/such/part", config.path);
+    check_refused(&config, DATA_TRAIN, STATUS_NOT_FOUND, "'no/such/part.bin'");
+    config.path = "1 a b c";
+    check_refused(&config, DATA_TRAIN, STATUS_USAGE, "unusable weight 'b'");
 }
 
 Test(data_loader, split_asked_for_nothing_is_not_opened)

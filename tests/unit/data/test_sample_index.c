@@ -10,6 +10,22 @@
 #define SEED 1234
 #define LENGTH 64
 
+/* Plans and fills. */
+static enum status build(const struct token_file *file, struct sample_range range, int64_t length,
+                         uint64_t samples, uint64_t seed, const char *name,
+                         struct sample_index *out_index)
+{
+    enum status st = STATUS_OK;
+
+    TRY(st, sample_index_plan(file, range, length, samples, name, out_index), done);
+    TRY(st, sample_index_fill(out_index, file, length, seed), done);
+done:
+    if (st != STATUS_OK) {
+        sample_index_deinit(out_index);
+    }
+    return st;
+}
+
 static void check_array(const char *folder, const char *split, const char *name,
                         const void *elements, uint64_t count)
 {
@@ -47,8 +63,7 @@ static void check_splits(const char *folder, const char *text,
         if (samples[i] == 0) {
             continue;
         }
-        cr_assert_eq(sample_index_build(&file, ranges[i], LENGTH, samples[i], SEED, split, &index),
-                     STATUS_OK);
+        cr_assert_eq(build(&file, ranges[i], LENGTH, samples[i], SEED, split, &index), STATUS_OK);
         check_array(folder, split, "document_index", index.documents, index.document_count);
         check_array(folder, split, "sample_index", index.samples, 2 * (index.sample_count + 1));
         check_array(folder, split, "shuffle_index", index.shuffle, index.sample_count);
@@ -61,7 +76,7 @@ static void check_splits(const char *folder, const char *text,
         for (uint64_t sample = 0; sample < tokens.shape[0]; sample++) {
             int32_t got[LENGTH + 1];
 
-            sample_index_read(&index, &file, LENGTH, sample, got);
+            cr_assert_eq(sample_index_read(&index, &file, LENGTH, sample, got), STATUS_OK);
             cr_assert_arr_eq(got, (int32_t *)tokens.elements + sample * (LENGTH + 1), sizeof got,
                              "%s sample %zu", split, (size_t)sample);
         }
@@ -117,8 +132,7 @@ Test(sample_index, split_that_rounds_to_no_sequence_is_refused_with_the_sizes)
     cr_assert_eq(token_file_open(support_ref("megatron_data/text_eod"), &file), STATUS_OK);
     cr_assert_eq(sample_index_split("949,50,1", file.sequence_count, ranges), STATUS_OK);
     cr_assert_eq(ranges[DATA_TEST].begin, ranges[DATA_TEST].end);
-    cr_assert_eq(sample_index_build(&file, ranges[DATA_TEST], LENGTH, 3, SEED, "test", &index),
-                 STATUS_BAD_DATA);
+    cr_assert_eq(build(&file, ranges[DATA_TEST], LENGTH, 3, SEED, "test", &index), STATUS_BAD_DATA);
     cr_assert(support_message_has("'test'"));
     cr_assert(support_message_has("none of the 258 sequences"));
     cr_assert(support_message_has("3 samples"));
@@ -156,17 +170,15 @@ Test(sample_index, indices_beyond_32_bits_are_refused_with_the_numbers)
     struct sample_range all = {0, sequences};
     size_t peak = mem_peak_bytes();
     for (size_t i = 0; i < sizeof wild / sizeof wild[0]; i++) {
-        cr_assert_eq(sample_index_build(&file, all, LENGTH, wild[i], SEED, "train", &index),
-                     STATUS_BAD_DATA);
+        cr_assert_eq(build(&file, all, LENGTH, wild[i], SEED, "train", &index), STATUS_BAD_DATA);
     }
-    cr_assert_eq(sample_index_build(&file, all, LENGTH, wanted, SEED, "train", &index),
-                 STATUS_BAD_DATA);
+    cr_assert_eq(build(&file, all, LENGTH, wanted, SEED, "train", &index), STATUS_BAD_DATA);
     cr_assert(support_message_has("3000000 sequences"));
     cr_assert(support_message_has("716 epochs"));
     cr_assert_eq(mem_peak_bytes(), peak, "refused before anything is allocated");
 
     /* Many epochs that do fit. */
-    cr_assert_eq(sample_index_build(&file, all, LENGTH, 200000, SEED, "train", &index), STATUS_OK);
+    cr_assert_eq(build(&file, all, LENGTH, 200000, SEED, "train", &index), STATUS_OK);
     cr_assert_eq(index.epoch_count, 5);
     cr_assert_geq(index.sample_count, 200000);
     sample_index_deinit(&index);
@@ -187,8 +199,7 @@ Test(sample_index, samples_that_use_up_an_epoch_need_one_more)
         const uint64_t epochs[] = {0, 1, 2, 2, 3, 3};
         struct sample_index index;
 
-        cr_assert_eq(sample_index_build(&file, (struct sample_range){0, 8}, 4, samples, SEED,
-                                        "train", &index),
+        cr_assert_eq(build(&file, (struct sample_range){0, 8}, 4, samples, SEED, "train", &index),
                      STATUS_OK);
         cr_assert_eq(index.epoch_count, epochs[samples], "%zu samples", (size_t)samples);
         sample_index_deinit(&index);
@@ -203,9 +214,9 @@ Test(sample_index, seeds_beyond_numpys_are_refused)
     struct sample_index index;
 
     cr_assert_eq(token_file_open(support_ref("megatron_data/text_eod"), &file), STATUS_OK);
-    cr_assert_eq(sample_index_build(&file, (struct sample_range){0, 258}, LENGTH, 1,
-                                    (uint64_t)1 << 32, "train", &index),
-                 STATUS_USAGE);
+    cr_assert_eq(
+        build(&file, (struct sample_range){0, 258}, LENGTH, 1, (uint64_t)1 << 32, "train", &index),
+        STATUS_USAGE);
     cr_assert(support_message_has("4294967296"));
     token_file_close(&file);
 }
@@ -219,9 +230,9 @@ Test(sample_index, failed_allocations_are_reported_and_leak_nothing)
     size_t before = mem_used_bytes();
     for (uint64_t n = 1; n <= 3; n++) {
         mem_fail_at(n);
-        cr_assert_eq(sample_index_build(&file, (struct sample_range){0, 258}, LENGTH, 400, SEED,
-                                        "train", &index),
-                     STATUS_NO_MEMORY);
+        cr_assert_eq(
+            build(&file, (struct sample_range){0, 258}, LENGTH, 400, SEED, "train", &index),
+            STATUS_NO_MEMORY);
         cr_assert_eq(mem_used_bytes(), before);
     }
     mem_fail_at(0);
