@@ -1,6 +1,7 @@
 /* How a training is cut and what it keeps: rules, one function for each flag's family. */
 #include "train/train_layout.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* --recompute-activations is Megatron's short form of the selective granularity. */
@@ -11,7 +12,8 @@ static enum status plan_recompute(struct train_options *options, struct gpt_conf
     long long layers = (long long)options->recompute_num_layers;
 
     if (options->recompute_activations) {
-        strcpy(options->recompute_granularity, "selective");
+        snprintf(options->recompute_granularity, sizeof(options->recompute_granularity),
+                 "selective");
     }
     if (strcmp(options->recompute_granularity, "full") != 0) {
         if (has_method || layers > 0) {

@@ -104,8 +104,8 @@ struct gpt;
 enum status gpt_create(const struct gpt_config *config, const struct gpt_stage *stage,
                        struct device *device, int slots, struct gpt **out_gpt) STATUS_MUST_CHECK;
 void gpt_destroy(struct gpt **gpt);
-/* Bytes that gpt_create would take: parameters, gradients, activations of all slots. Recompute makes
- * the part of each slot smaller. */
+/* Bytes that gpt_create would take: parameters, gradients, activations of all slots, which recompute
+ * makes fewer. */
 uint64_t gpt_memory_bytes(const struct gpt_config *config, const struct gpt_stage *stage,
                           int slots);
 

@@ -125,7 +125,7 @@ Test(gpt_recompute, block_gives_the_same_bits_with_less_memory)
     expect_the_same_bits(GPT_RECOMPUTE_BLOCK, 100);
 }
 
-/* Megatron's rule: uniform with one layer keeps the inputs of all layers and one layer's insides. */
+/* Uniform with one layer keeps the inputs of all layers and the insides of one. */
 Test(gpt_recompute, the_more_is_made_again_the_less_is_kept)
 {
     cr_expect_lt(bytes_of(GPT_RECOMPUTE_BLOCK, 4), bytes_of(GPT_RECOMPUTE_BLOCK, 2));
