@@ -27,6 +27,22 @@
             "print JSON lines"                                                                     \
     }
 
+#define REACH_OPTION(name, field, text)                                                            \
+    {                                                                                              \
+        name, OPTION_TEXT, AT(field), "", 0, 0, NULL, OPTION_LOCAL, "S3", false, text              \
+    }
+#define REACH_OPTIONS                                                                              \
+    REACH_OPTION("endpoint-url", endpoint_url,                                                     \
+                 "the S3 server, http[s]://HOST[:PORT]; default: "                                 \
+                 "AWS_ENDPOINT_URL, the profile's, Amazon's"),                                     \
+        REACH_OPTION("region", region, "default: AWS_REGION, the profile's, us-east-1"),           \
+        REACH_OPTION("profile", profile,                                                           \
+                     "of ~/.aws/credentials and ~/.aws/config; default: the "                      \
+                     "keys in AWS_ACCESS_KEY_ID ..., AWS_PROFILE"),                                \
+        REACH_OPTION("ca", ca,                                                                     \
+                     "trusted authorities of the server, PEM; default: AWS_CA_BUNDLE, "            \
+                     "the system's")
+
 static const struct option push_options[] = {
     STEP_OPTION,
     {"all", OPTION_BOOL, AT(all), "false", 0, 0, NULL, OPTION_LOCAL, "Options", true,
@@ -35,15 +51,17 @@ static const struct option push_options[] = {
      "then prune the store to so many checkpoints; 0 prunes nothing"},
     JOBS_OPTION,
     JSON_OPTION,
+    REACH_OPTIONS,
 };
-static const struct option pull_options[] = {STEP_OPTION, JOBS_OPTION, JSON_OPTION};
-static const struct option list_options[] = {JSON_OPTION};
+static const struct option pull_options[] = {STEP_OPTION, JOBS_OPTION, JSON_OPTION, REACH_OPTIONS};
+static const struct option list_options[] = {JSON_OPTION, REACH_OPTIONS};
 static const struct option verify_options[] = {
     STEP_OPTION,
     {"quick", OPTION_BOOL, AT(quick), "false", 0, 0, NULL, OPTION_LOCAL, "Options", true,
      "only manifests and sizes"},
     JOBS_OPTION,
     JSON_OPTION,
+    REACH_OPTIONS,
 };
 static const struct option prune_options[] = {
     {"keep-last", OPTION_INT, AT(keep_last), NULL, 1, 1e9, NULL, OPTION_LOCAL, "Options", true,
@@ -51,6 +69,7 @@ static const struct option prune_options[] = {
     {"dry-run", OPTION_BOOL, AT(dry_run), "false", 0, 0, NULL, OPTION_LOCAL, "Options", true,
      "only say what would go"},
     JSON_OPTION,
+    REACH_OPTIONS,
 };
 
 #define COMMAND(verb, arguments, count, text)                                                      \
@@ -69,8 +88,8 @@ static const struct option prune_options[] = {
 
 static const struct command commands[] = {
     COMMAND(push, "SAVE STORE", 2,
-            "Copies the newest committed checkpoint of SAVE to STORE (a folder), verified, its "
-            "manifest last."),
+            "Copies the newest committed checkpoint of SAVE to STORE (a folder or "
+            "s3://BUCKET/PREFIX), verified, its manifest last."),
     COMMAND(pull, "STORE SAVE", 2,
             "Restores a checkpoint from STORE into SAVE, verified, by one rename."),
     COMMAND(list, "STORE", 1, "Lists the checkpoints in STORE."),

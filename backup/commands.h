@@ -9,18 +9,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "backup/store.h"
 #include "ckpt/base/command.h"
+#include "ckpt/base/options.h"
 #include "ckpt/base/status.h"
 
-#define COMMANDS_GIVEN_MAX 8
+#define COMMANDS_GIVEN_MAX 12
 
 struct backup_options {
     int64_t step; /* -1: the newest */
     int64_t jobs;
     int64_t keep_last; /* push: 0 prunes nothing */
     bool all, json, quick, dry_run;
+    char endpoint_url[OPTIONS_TEXT_MAX], region[OPTIONS_TEXT_MAX], profile[OPTIONS_TEXT_MAX],
+        ca[OPTIONS_TEXT_MAX]; /* see struct store_options */
     bool given[COMMANDS_GIVEN_MAX];
 };
+
+/* Opens the store that the options describe. */
+enum status commands_open_store(const struct backup_options *options, const char *where, int create,
+                                struct store **out_store) STATUS_MUST_CHECK;
 
 /* `values` is a struct backup_options; the arguments are named behind each command. */
 

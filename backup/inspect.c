@@ -11,14 +11,27 @@
 
 #define FIRST_PAUSE_MS 500
 
-static enum status open_catalog(const char *dest, struct store **out_store,
-                                struct remote_catalog *out_catalog)
+enum status commands_open_store(const struct backup_options *options, const char *where, int create,
+                                struct store **out_store)
+{
+    struct store_options reach = {
+        .endpoint_url = options->endpoint_url,
+        .region = options->region,
+        .profile = options->profile,
+        .ca_file = options->ca,
+    };
+
+    return store_open(where, create, &reach, out_store);
+}
+
+static enum status open_catalog(const struct backup_options *options, const char *dest,
+                                struct store **out_store, struct remote_catalog *out_catalog)
 {
     enum status st = STATUS_OK;
 
     *out_store = NULL;
     *out_catalog = (struct remote_catalog){NULL, 0};
-    TRY(st, store_open(dest, false, out_store), done);
+    TRY(st, commands_open_store(options, dest, false, out_store), done);
     TRY(st, remote_catalog_scan(*out_store, out_catalog), done);
 done:
     return st;
@@ -32,7 +45,7 @@ enum status backup_list(const void *values, const struct command_words *words)
     struct store *store = NULL;
     struct remote_catalog catalog;
 
-    TRY(st, open_catalog(dest, &store, &catalog), done);
+    TRY(st, open_catalog(options, dest, &store, &catalog), done);
     for (size_t i = 0; i < catalog.count; i++) {
         const struct remote_entry *entry = &catalog.entries[i];
         say_step(options->json, entry->complete ? "complete" : "incomplete", entry->step,
@@ -83,7 +96,7 @@ enum status backup_verify(const void *values, const struct command_words *words)
     struct remote_catalog catalog;
     size_t checked = 0, bad = 0;
 
-    TRY(st, open_catalog(dest, &store, &catalog), done);
+    TRY(st, open_catalog(options, dest, &store, &catalog), done);
     for (size_t i = 0; i < catalog.count; i++) {
         const struct remote_entry *entry = &catalog.entries[i];
         if ((options->step >= 0 && entry->step != (uint64_t)options->step) ||
@@ -123,7 +136,7 @@ enum status backup_prune(const void *values, const struct command_words *words)
     struct store *store = NULL;
     struct remote_catalog catalog;
 
-    TRY(st, open_catalog(dest, &store, &catalog), done);
+    TRY(st, open_catalog(options, dest, &store, &catalog), done);
     TRY(st,
         remove_old_steps(store, &catalog, (uint64_t)options->keep_last, options->dry_run,
                          options->json),

@@ -190,7 +190,7 @@ enum status backup_pull(const void *values, const struct command_words *words)
     struct remote_catalog catalog = {NULL, 0};
     int lock = -1;
 
-    TRY(st, store_open(dest, false, &pull.store), done);
+    TRY(st, commands_open_store(options, dest, false, &pull.store), done);
     TRY(st, remote_catalog_scan(pull.store, &catalog), done);
     TRY(st,
         remote_catalog_choose(&catalog, options->step < 0 ? UINT64_MAX : (uint64_t)options->step,

@@ -159,7 +159,7 @@ enum status backup_push(const void *values, const struct command_words *words)
         st = FAIL(STATUS_NO_CHECKPOINT, "'%s' holds no checkpoint to push", save);
         goto done;
     }
-    TRY(st, store_open(dest, true, &push.store), done);
+    TRY(st, commands_open_store(options, dest, true, &push.store), done);
     TRY(st, store_clean(push.store), done);
     TRY(st, remote_catalog_scan(push.store, &push.remote), done);
     if (options->all) {

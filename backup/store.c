@@ -5,17 +5,21 @@
 #include <string.h>
 
 #include "backup/store_dir.h"
+#include "backup/store_s3.h"
 #include "ckpt/base/mem.h"
 
 /* The only list of implementations. A plain path is a directory. */
 static const struct {
     const char *scheme;
-    enum status (*open)(const char *where, int create, struct store **out_store);
+    enum status (*open)(const char *where, int create, const struct store_options *options,
+                        struct store **out_store);
 } kinds[] = {
     {"dir:", store_dir_open},
+    {"s3://", store_s3_open},
 };
 
-enum status store_open(const char *where, int create, struct store **out_store)
+enum status store_open(const char *where, int create, const struct store_options *options,
+                       struct store **out_store)
 {
     const char *colon = strstr(where, "://");
 
@@ -23,14 +27,15 @@ enum status store_open(const char *where, int create, struct store **out_store)
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         size_t length = strlen(kinds[i].scheme);
         if (strncmp(where, kinds[i].scheme, length) == 0) {
-            return kinds[i].open(where + length, create, out_store);
+            return kinds[i].open(where + length, create, options, out_store);
         }
     }
     if (colon != NULL && strchr(where, '/') > where && strchr(where, '/') == colon + 1) {
-        return FAIL(STATUS_UNSUPPORTED, "no store for '%s'; give a folder: PATH or dir:PATH",
+        return FAIL(STATUS_UNSUPPORTED,
+                    "no store for '%s'; give s3://BUCKET/PREFIX, or a folder: PATH or dir:PATH",
                     where);
     }
-    return store_dir_open(where, create, out_store);
+    return store_dir_open(where, create, options, out_store);
 }
 
 void store_close(struct store **store)
@@ -41,7 +46,7 @@ void store_close(struct store **store)
     }
 }
 
-static enum status check_name(const char *name)
+enum status store_check_name(const char *name)
 {
     size_t length = strlen(name);
     const char *part = name;
@@ -73,7 +78,7 @@ enum status store_put(struct store *store, const char *name, const struct store_
 {
     enum status st = STATUS_OK;
 
-    TRY(st, check_name(name), done);
+    TRY(st, store_check_name(name), done);
     TRY(st, store->ops->put(store, name, source), done);
 done:
     return st;
@@ -98,7 +103,7 @@ enum status store_get(struct store *store, const char *name, void *buffer, size_
     enum status st = STATUS_OK;
 
     CHECK(bytes <= STORE_GET_BYTES_MAX);
-    TRY(st, check_name(name), done);
+    TRY(st, store_check_name(name), done);
     TRY(st, store->ops->get(store, name, buffer, bytes, offset), done);
 done:
     return st;
@@ -135,7 +140,7 @@ enum status store_stat(struct store *store, const char *name, uint64_t *out_byte
 {
     enum status st = STATUS_OK;
 
-    TRY(st, check_name(name), done);
+    TRY(st, store_check_name(name), done);
     TRY(st, store->ops->stat(store, name, out_bytes), done);
 done:
     return st;
@@ -157,7 +162,7 @@ enum status store_remove(struct store *store, const char *name)
 {
     enum status st = STATUS_OK;
 
-    TRY(st, check_name(name), done);
+    TRY(st, store_check_name(name), done);
     TRY(st, store->ops->remove(store, name), done);
 done:
     return st;

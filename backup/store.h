@@ -1,7 +1,7 @@
 /* An object store as a vtable: flat names, whole objects, nothing visible before it is complete.
  *
- * Before it: transfer (what to copy, hashes). One implementation so far: a directory
- * (store_dir.c); S3 is a second one behind the same slots. Names are relative paths of printable
+ * Before it: transfer (what to copy, hashes). After it: the implementations, a directory
+ * (store_dir.c) and a bucket of an S3 server (store_s3.c). Names are relative paths of printable
  * characters, components separated by '/', none empty, "." or ".." (STATUS_USAGE), at most
  * STORE_NAME_MAX bytes. An object is replaced as a whole: readers see the old or the new content,
  * also when the writer is killed.
@@ -57,9 +57,21 @@ struct store_ops {
     enum status (*clean)(struct store *store);
 };
 
-/* `where` is "dir:PATH" or a plain path. STATUS_UNSUPPORTED lists the kinds of store there are.
- * `create`: makes it when it is missing, else STATUS_NOT_FOUND. */
-enum status store_open(const char *where, int create, struct store **out_store) STATUS_MUST_CHECK;
+/* How to reach a store; NULL or "": as the environment says. A directory needs none of it. */
+struct store_options {
+    const char *endpoint_url; /* of another S3 server than Amazon's */
+    const char *region;
+    const char *profile; /* in ~/.aws */
+    const char *ca_file; /* trusted authorities, PEM */
+};
+
+/* `where` is "s3://BUCKET/PREFIX", "dir:PATH" or a plain path. STATUS_UNSUPPORTED lists the kinds
+ * of store there are. `create`: makes it when it is missing, else STATUS_NOT_FOUND (a bucket is
+ * never made). */
+enum status store_open(const char *where, int create, const struct store_options *options,
+                       struct store **out_store) STATUS_MUST_CHECK;
+/* STATUS_USAGE: no name of an object. For implementations. */
+enum status store_check_name(const char *name) STATUS_MUST_CHECK;
 void store_close(struct store **store); /* takes NULL inside, leaves NULL */
 
 enum status store_put(struct store *store, const char *name, const struct store_source *source)

@@ -283,12 +283,14 @@ static const struct store_ops dir_ops = {
     .clean = dir_clean,
 };
 
-enum status store_dir_open(const char *path, int create, struct store **out_store)
+enum status store_dir_open(const char *path, int create, const struct store_options *options,
+                           struct store **out_store)
 {
     enum status st = STATUS_OK;
     struct store_dir *dir = NULL;
     struct fs_stat info;
 
+    (void)options;
     TRY(st, mem_alloc(&dir, 1, sizeof *dir), done);
     dir->base.ops = &dir_ops;
     dir->fs = fs_posix();

@@ -6,7 +6,7 @@
 #include "ckpt/base/status.h"
 
 /* For store.c's list; everybody else calls store_open. */
-enum status store_dir_open(const char *path, int create, struct store **out_store)
-    STATUS_MUST_CHECK;
+enum status store_dir_open(const char *path, int create, const struct store_options *options,
+                           struct store **out_store) STATUS_MUST_CHECK;
 
 #endif

@@ -88,7 +88,11 @@ expect 2 'unknown command' holdfast-backup shove a b
 expect 2 'too few arguments' holdfast-backup push only-one
 expect 2 "did you mean '--step'" holdfast-backup pull a b --stpe 3
 expect 10 'no checkpoint' holdfast-backup push nowhere store
-expect 1 "no store for 's3://bucket'" holdfast-backup push 'my save' s3://bucket
+expect 1 "no store for 'gs://bucket'" holdfast-backup push 'my save' gs://bucket
+expect 2 'is no name of a bucket' holdfast-backup list s3:///x
+expect 2 'begins with neither' holdfast-backup list s3://bucket --endpoint-url localhost:9000
+AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null AWS_ACCESS_KEY_ID='' \
+    expect 1 'no keys for S3' holdfast-backup list s3://bucket
 expect 1 'No such file' holdfast-backup list missing
 expect 10 'step 99' holdfast-backup pull 'my store' x --step 99
 

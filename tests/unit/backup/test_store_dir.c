@@ -12,7 +12,7 @@ static struct store *store;
 static void open_store(void)
 {
     support_make_folder(folder);
-    assert_ok(store_open(folder, true, &store));
+    assert_ok(store_open(folder, true, NULL, &store));
 }
 
 static void close_store(void)
@@ -121,7 +121,7 @@ Test(store_open, says_which_kinds_there_are)
 {
     struct store *none = NULL;
 
-    assert_status(store_open("s3://bucket/prefix", true, &none), STATUS_UNSUPPORTED);
-    assert_status(store_open("/nonexistent/folder", false, &none), STATUS_NOT_FOUND);
+    assert_status(store_open("gs://bucket/prefix", true, NULL, &none), STATUS_UNSUPPORTED);
+    assert_status(store_open("/nonexistent/folder", false, NULL, &none), STATUS_NOT_FOUND);
     cr_assert_null(none);
 }

@@ -91,7 +91,7 @@ static void set_up(void)
     support_make_folder(far_folder);
     support_plant(fs_posix(), near_folder, 1);
     assert_ok(manifest_read(fs_posix(), support_path(near_folder, "step_0000001"), &manifest));
-    assert_ok(store_open(far_folder, true, &faulty.inner));
+    assert_ok(store_open(far_folder, true, NULL, &faulty.inner));
     faulty.base.ops = &faulty_ops;
     progress_line_init(&progress, "test", 1);
 }
