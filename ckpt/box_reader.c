@@ -1,7 +1,9 @@
 /* Boxes out of shards; see box_reader.h.
  *
  * A read is planned as pieces (which part of which stored box), cut into the chunks that hold them;
- * each chunk is read whole, checked, decoded, and its part copied to the target.
+ * each chunk is read whole, checked, decoded, and its part copied to the target. A chunk whose rows
+ * are the target's own is read or decoded straight into it. After a failure the targets hold
+ * anything.
  */
 #include "ckpt/box_reader.h"
 
@@ -20,6 +22,13 @@ struct stored_box {
     size_t file;
 };
 
+/* Memory of one thread at a time, kept from chunk to chunk. */
+struct workspace {
+    struct codec *codec; /* NULL before the first encoded chunk */
+    char *stored, *rows;
+    size_t stored_max, rows_max;
+};
+
 struct box_reader {
     struct fs *fs;
     const char *directory;
@@ -29,7 +38,7 @@ struct box_reader {
     struct stored_box *stored;
     size_t stored_count;
     pthread_mutex_t mutex;
-    struct codec *idle[THREAD_COUNT_MAX]; /* codecs that no thread uses now */
+    struct workspace *idle[THREAD_COUNT_MAX]; /* that no thread uses now */
     int idle_count;
 };
 
@@ -89,6 +98,16 @@ done:
     return st;
 }
 
+static void destroy_workspace(struct workspace **workspace)
+{
+    if (*workspace != NULL) {
+        codec_destroy(&(*workspace)->codec);
+        mem_free(&(*workspace)->stored);
+        mem_free(&(*workspace)->rows);
+        mem_free(workspace);
+    }
+}
+
 enum status box_reader_open(struct fs *fs, const char *directory, const struct manifest *manifest,
                             struct thread_pool *pool, struct box_reader **out_reader)
 {
@@ -124,7 +143,7 @@ void box_reader_close(struct box_reader **reader)
         shard_index_deinit(&closing->indexes[f]);
     }
     while (closing->idle_count > 0) {
-        codec_destroy(&closing->idle[--closing->idle_count]);
+        destroy_workspace(&closing->idle[--closing->idle_count]);
     }
     mem_free(&closing->indexes);
     mem_free(&closing->stored);
@@ -132,26 +151,26 @@ void box_reader_close(struct box_reader **reader)
     mem_free(reader);
 }
 
-static enum status take_codec(struct box_reader *reader, struct codec **out_codec)
+static enum status take_workspace(struct box_reader *reader, struct workspace **out_workspace)
 {
-    *out_codec = NULL;
+    *out_workspace = NULL;
     (void)pthread_mutex_lock(&reader->mutex);
     if (reader->idle_count > 0) {
-        *out_codec = reader->idle[--reader->idle_count];
+        *out_workspace = reader->idle[--reader->idle_count];
     }
     (void)pthread_mutex_unlock(&reader->mutex);
-    return *out_codec != NULL ? STATUS_OK : codec_create(out_codec);
+    return *out_workspace != NULL ? STATUS_OK : mem_alloc(out_workspace, 1, sizeof **out_workspace);
 }
 
-static void give_codec(struct box_reader *reader, struct codec *codec)
+/* At most as many are out as the pool has threads, so there is room. */
+static void give_workspace(struct box_reader *reader, struct workspace *workspace)
 {
-    (void)pthread_mutex_lock(&reader->mutex);
-    if (codec != NULL && reader->idle_count < THREAD_COUNT_MAX) {
-        reader->idle[reader->idle_count++] = codec;
-        codec = NULL;
+    if (workspace != NULL) {
+        (void)pthread_mutex_lock(&reader->mutex);
+        CHECK(reader->idle_count < THREAD_COUNT_MAX);
+        reader->idle[reader->idle_count++] = workspace;
+        (void)pthread_mutex_unlock(&reader->mutex);
     }
-    (void)pthread_mutex_unlock(&reader->mutex);
-    codec_destroy(&codec);
 }
 
 static enum status read_chunk(struct box_reader *reader, const struct stored_box *stored,
@@ -175,33 +194,6 @@ done:
     return st;
 }
 
-/* The chunk as rows in memory: as stored when raw, else decoded into a second buffer. */
-static enum status decode_chunk(struct box_reader *reader, const struct shard_index_box *entry,
-                                size_t number, char **buffer)
-{
-    enum status st = STATUS_OK;
-    struct codec *codec = NULL;
-    char *rows = NULL;
-    size_t bytes = (size_t)(entry->chunk_rows * shard_index_row_bytes(entry));
-
-    if (entry->encoding == SHARD_RAW) {
-        return STATUS_OK;
-    }
-    TRY(st, mem_alloc(&rows, bytes, 1), done);
-    TRY(st, take_codec(reader, &codec), done);
-    TRY(st,
-        codec_decode(codec, *buffer, (size_t)entry->chunks[number].bytes,
-                     manifest_type_bytes(entry->type), rows, bytes),
-        done);
-    mem_free(buffer);
-    *buffer = rows;
-    rows = NULL;
-done:
-    give_codec(reader, codec);
-    mem_free(&rows);
-    return st;
-}
-
 static struct box chunk_box(const struct shard_index_box *entry, size_t number)
 {
     struct box box = entry->box;
@@ -211,6 +203,62 @@ static struct box chunk_box(const struct shard_index_box *entry, size_t number)
     return box;
 }
 
+/* Where the chunk belongs in the target's memory when all its rows, padding included, are whole
+ * rows of the target; else NULL. */
+static char *find_place(const struct chunk_task *task)
+{
+    const struct shard_index_box *entry = task->stored->entry;
+    const struct box *to = &task->target->box;
+    struct box from = chunk_box(entry, task->chunk);
+    bool is_whole = box_equal(&task->part, &from) &&
+                    (entry->encoding == SHARD_RAW || from.extent[0] == entry->chunk_rows);
+
+    for (int d = 1; d < from.dims; d++) {
+        is_whole = is_whole && from.extent[d] == to->extent[d];
+    }
+    return is_whole ? (char *)task->target->data +
+                          (from.offset[0] - to->offset[0]) * shard_index_row_bytes(entry)
+                    : NULL;
+}
+
+/* Reads the chunk, checked and decoded: into `place`, or, when that is NULL, into the workspace.
+ * out_rows is where it is. */
+static enum status load_chunk(struct box_reader *reader, struct workspace *workspace,
+                              const struct chunk_task *task, char *place, char **out_rows)
+{
+    enum status st = STATUS_OK;
+    const struct shard_index_box *entry = task->stored->entry;
+    size_t stored_bytes = (size_t)entry->chunks[task->chunk].bytes;
+    size_t rows_bytes = (size_t)(entry->chunk_rows * shard_index_row_bytes(entry));
+    bool is_raw = entry->encoding == SHARD_RAW;
+    char *stored = is_raw ? place : NULL;
+
+    if (stored == NULL) {
+        TRY(st, mem_reserve((void **)&workspace->stored, &workspace->stored_max, stored_bytes),
+            done);
+        stored = workspace->stored;
+    }
+    TRY(st, read_chunk(reader, task->stored, task->chunk, stored), done);
+    *out_rows = stored;
+    if (is_raw) {
+        goto done;
+    }
+    if (place == NULL) {
+        TRY(st, mem_reserve((void **)&workspace->rows, &workspace->rows_max, rows_bytes), done);
+        place = workspace->rows;
+    }
+    if (workspace->codec == NULL) {
+        TRY(st, codec_create(&workspace->codec), done);
+    }
+    TRY(st,
+        codec_decode(workspace->codec, stored, stored_bytes, manifest_type_bytes(entry->type),
+                     place, rows_bytes),
+        done);
+    *out_rows = place;
+done:
+    return st;
+}
+
 static enum status run_task(void *context, size_t index)
 {
     struct task_list *list = context;
@@ -218,15 +266,17 @@ static enum status run_task(void *context, size_t index)
     const struct shard_index_box *entry = task->stored->entry;
     struct box from = chunk_box(entry, task->chunk);
     enum status st = STATUS_OK;
-    char *buffer = NULL;
+    struct workspace *workspace = NULL;
+    char *place = find_place(task), *rows = NULL;
 
-    TRY(st, mem_alloc(&buffer, (size_t)entry->chunks[task->chunk].bytes, 1), done);
-    TRY(st, read_chunk(list->reader, task->stored, task->chunk, buffer), done);
-    TRY(st, decode_chunk(list->reader, entry, task->chunk, &buffer), done);
-    box_copy(&task->part, manifest_type_bytes(entry->type), &task->target->box, task->target->data,
-             &from, buffer);
+    TRY(st, take_workspace(list->reader, &workspace), done);
+    TRY(st, load_chunk(list->reader, workspace, task, place, &rows), done);
+    if (place == NULL) {
+        box_copy(&task->part, manifest_type_bytes(entry->type), &task->target->box,
+                 task->target->data, &from, rows);
+    }
 done:
-    mem_free(&buffer);
+    give_workspace(list->reader, workspace);
     return st;
 }
 

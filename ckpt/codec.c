@@ -74,20 +74,6 @@ size_t codec_bound(size_t raw_bytes)
     return ZSTD_compressBound(raw_bytes);
 }
 
-static enum status need_scratch(struct codec *codec, size_t bytes)
-{
-    enum status st = STATUS_OK;
-
-    if (bytes > codec->scratch_bytes) {
-        mem_free(&codec->scratch);
-        codec->scratch_bytes = 0;
-        TRY(st, mem_alloc(&codec->scratch, bytes, 1), done);
-        codec->scratch_bytes = bytes;
-    }
-done:
-    return st;
-}
-
 /* Four-byte elements are nearly all there are; the constant stride lets the compiler vectorise. */
 static void shuffle(unsigned char *to, const unsigned char *from, size_t count, size_t size)
 {
@@ -135,7 +121,7 @@ enum status codec_encode(struct codec *codec, const void *raw, size_t raw_bytes,
     enum status st = STATUS_OK;
 
     CHECK(raw_bytes % element_bytes == 0 && raw_bytes <= CHUNK_BYTES_MAX);
-    TRY(st, need_scratch(codec, raw_bytes), done);
+    TRY(st, mem_reserve((void **)&codec->scratch, &codec->scratch_bytes, raw_bytes), done);
     shuffle(codec->scratch, raw, raw_bytes / element_bytes, element_bytes);
     size_t code =
         ZSTD_compress2(codec->compress, out, codec_bound(raw_bytes), codec->scratch, raw_bytes);
@@ -178,7 +164,7 @@ enum status codec_decode(struct codec *codec, const void *encoded, size_t encode
     enum status st = STATUS_OK;
 
     CHECK(raw_bytes % element_bytes == 0);
-    TRY(st, need_scratch(codec, raw_bytes), done);
+    TRY(st, mem_reserve((void **)&codec->scratch, &codec->scratch_bytes, raw_bytes), done);
     TRY(st, codec_unframe(codec, encoded, encoded_bytes, codec->scratch, raw_bytes), done);
     unshuffle(out, codec->scratch, raw_bytes / element_bytes, element_bytes);
 done:

@@ -296,41 +296,49 @@ static enum status write_raw_box(struct shard_writing *writing, size_t number)
     return thread_pool_run(writing->pool, write_raw_chunk, &raw, entry->chunk_count);
 }
 
+/* What one chunk of a batch is encoded with. Kept from batch to batch, so that no chunk pays for
+ * fresh pages. */
+struct encode_slot {
+    struct codec *codec;
+    unsigned char *padded; /* a last chunk, filled up with zero rows */
+    unsigned char *encoded;
+    size_t padded_max, encoded_max, bytes;
+};
+
 /* A batch of chunks of one box, encoded in parallel, then handed to HDF5 one by one. */
 struct encode_batch {
     struct shard_writing *writing;
     size_t box, first;
-    struct codec *codecs[ENCODE_BATCH_MAX];
-    unsigned char *raw[ENCODE_BATCH_MAX]; /* a padded last chunk */
-    unsigned char *encoded[ENCODE_BATCH_MAX];
-    size_t bytes[ENCODE_BATCH_MAX];
+    struct encode_slot slots[ENCODE_BATCH_MAX];
 };
 
-static enum status encode_chunk(void *context, size_t slot)
+static enum status encode_chunk(void *context, size_t index)
 {
     struct encode_batch *batch = context;
+    struct encode_slot *slot = &batch->slots[index];
     enum status st = STATUS_OK;
     struct shard_index_box *entry = &batch->writing->index.boxes[batch->box];
-    size_t number = batch->first + slot;
+    size_t number = batch->first + index;
     size_t whole = (size_t)(entry->chunk_rows * shard_index_row_bytes(entry));
     size_t held = (size_t)(shard_index_chunk_rows(entry, number) * shard_index_row_bytes(entry));
     const void *data = chunk_data(&batch->writing->boxes[batch->box], entry, number);
 
-    if (batch->codecs[slot] == NULL) {
-        TRY(st, codec_create(&batch->codecs[slot]), done);
+    if (slot->codec == NULL) {
+        TRY(st, codec_create(&slot->codec), done);
     }
     if (held < whole) {
-        TRY(st, mem_alloc(&batch->raw[slot], whole, 1), done);
-        memcpy(batch->raw[slot], data, held);
-        data = batch->raw[slot];
+        TRY(st, mem_reserve((void **)&slot->padded, &slot->padded_max, whole), done);
+        memcpy(slot->padded, data, held);
+        memset(slot->padded + held, 0, whole - held);
+        data = slot->padded;
     }
-    TRY(st, mem_alloc(&batch->encoded[slot], codec_bound(whole), 1), done);
+    TRY(st, mem_reserve((void **)&slot->encoded, &slot->encoded_max, codec_bound(whole)), done);
     TRY(st,
-        codec_encode(batch->codecs[slot], data, whole, manifest_type_bytes(entry->type),
-                     batch->encoded[slot], &batch->bytes[slot]),
+        codec_encode(slot->codec, data, whole, manifest_type_bytes(entry->type), slot->encoded,
+                     &slot->bytes),
         done);
-    entry->chunks[number].hash = hash_bytes64(batch->encoded[slot], batch->bytes[slot]);
-    entry->chunks[number].bytes = batch->bytes[slot];
+    entry->chunks[number].hash = hash_bytes64(slot->encoded, slot->bytes);
+    entry->chunks[number].bytes = slot->bytes;
 done:
     return st;
 }
@@ -341,16 +349,16 @@ static enum status store_batch(struct encode_batch *batch, size_t count)
     struct shard_index_box *entry = &writing->index.boxes[batch->box];
     hid_t dataset = writing->datasets[batch->box];
 
-    for (size_t slot = 0; slot < count; slot++) {
-        size_t number = batch->first + slot;
+    for (size_t i = 0; i < count; i++) {
+        const struct encode_slot *slot = &batch->slots[i];
+        size_t number = batch->first + i;
         hsize_t at[BOX_DIMS_MAX] = {number * entry->chunk_rows};
         haddr_t address = HADDR_UNDEF;
         hsize_t stored = 0;
         unsigned mask = 0;
-        if (H5Dwrite_chunk(dataset, H5P_DEFAULT, 0, at, batch->bytes[slot], batch->encoded[slot]) <
-                0 ||
+        if (H5Dwrite_chunk(dataset, H5P_DEFAULT, 0, at, slot->bytes, slot->encoded) < 0 ||
             H5Dget_chunk_info_by_coord(dataset, at, &mask, &address, &stored) < 0 ||
-            address == HADDR_UNDEF || stored != batch->bytes[slot]) {
+            address == HADDR_UNDEF || stored != slot->bytes) {
             return fail_hdf5(writing, "write a chunk of", entry->tensor);
         }
         entry->chunks[number].offset = address;
@@ -360,9 +368,10 @@ static enum status store_batch(struct encode_batch *batch, size_t count)
 
 static void free_batch(struct encode_batch *batch)
 {
-    for (size_t slot = 0; slot < ENCODE_BATCH_MAX; slot++) {
-        mem_free(&batch->raw[slot]);
-        mem_free(&batch->encoded[slot]);
+    for (size_t i = 0; i < ENCODE_BATCH_MAX; i++) {
+        codec_destroy(&batch->slots[i].codec);
+        mem_free(&batch->slots[i].padded);
+        mem_free(&batch->slots[i].encoded);
     }
 }
 
@@ -377,10 +386,8 @@ static enum status write_encoded_box(struct encode_batch *batch, size_t number, 
         size_t count = left < batch_max ? left : batch_max;
         TRY(st, thread_pool_run(batch->writing->pool, encode_chunk, batch, count), done);
         TRY(st, store_batch(batch, count), done);
-        free_batch(batch);
     }
 done:
-    free_batch(batch);
     return st;
 }
 
@@ -401,8 +408,8 @@ static enum status write_boxes(struct shard_writing *writing, size_t count)
         }
     }
 done:
-    for (size_t slot = 0; batch != NULL && slot < ENCODE_BATCH_MAX; slot++) {
-        codec_destroy(&batch->codecs[slot]);
+    if (batch != NULL) {
+        free_batch(batch);
     }
     mem_free(&batch);
     return st;

@@ -107,6 +107,20 @@ done:
     return st;
 }
 
+enum status mem_reserve(void **buffer, size_t *capacity, size_t bytes)
+{
+    enum status st = STATUS_OK;
+
+    if (*buffer == NULL || bytes > *capacity) {
+        mem_free_at(buffer);
+        *capacity = 0;
+        TRY(st, mem_alloc_at(buffer, bytes, 1), done);
+        *capacity = bytes;
+    }
+done:
+    return st;
+}
+
 enum status mem_copy_string(char **out, const char *text)
 {
     return mem_format(out, "%s", text);

@@ -25,6 +25,9 @@ enum status mem_alloc_at(void **out, size_t count, size_t size) STATUS_MUST_CHEC
 /* Grows an array to at least `count` elements of `size` bytes; the new part is zero; `capacity`
  * is updated. The old array stays valid when this fails. */
 enum status mem_grow(void **array, size_t *capacity, size_t count, size_t size) STATUS_MUST_CHECK;
+/* Makes a buffer at least `bytes` large, for reuse; what it held is lost when it grows. After a
+ * failure it is NULL and `capacity` 0. */
+enum status mem_reserve(void **buffer, size_t *capacity, size_t bytes) STATUS_MUST_CHECK;
 enum status mem_copy_string(char **out, const char *text) STATUS_MUST_CHECK;
 /* printf into a new string. */
 enum status mem_format(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)))

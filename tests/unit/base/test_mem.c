@@ -84,6 +84,26 @@ Test(mem, a_growth_that_fails_leaves_the_old_array)
     mem_free(&array);
 }
 
+Test(mem, a_reserved_buffer_is_kept_while_it_is_large_enough_and_gone_when_it_cannot_grow)
+{
+    char *buffer = NULL;
+    size_t capacity = 0;
+
+    assert_ok(mem_reserve((void **)&buffer, &capacity, 0));
+    cr_assert(buffer != NULL);
+    assert_ok(mem_reserve((void **)&buffer, &capacity, 100));
+    cr_assert(capacity == 100);
+    char *before = buffer;
+    buffer[99] = 7;
+    assert_ok(mem_reserve((void **)&buffer, &capacity, 50));
+    cr_assert(buffer == before && capacity == 100 && buffer[99] == 7);
+    mem_fail_at(1);
+    assert_status(mem_reserve((void **)&buffer, &capacity, 101), STATUS_NO_MEMORY);
+    cr_assert(buffer == NULL && capacity == 0);
+    assert_ok(mem_reserve((void **)&buffer, &capacity, 1));
+    mem_free(&buffer);
+}
+
 Test(mem, the_nth_allocation_fails_and_only_that)
 {
     char *text = NULL;

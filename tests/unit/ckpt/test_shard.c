@@ -9,6 +9,7 @@
 #include "ckpt/base/log.h"
 #include "ckpt/base/mem.h"
 #include "ckpt/box_reader.h"
+#include "ckpt/codec.h"
 #include "ckpt/shard_index.h"
 #include "tests/support/fs_sim.h"
 #include "tests/unit/meta/meta_support.h"
@@ -158,6 +159,121 @@ Test(shard, raw_payload_lies_on_page_borders_where_the_index_says_and_small_boxe
         shard_index_deinit(&index);
         scene_deinit(&scene);
     }
+}
+
+/* Rows in the target's own width go straight into it: no byte beside them may change. */
+static void read_whole_rows(bool compress)
+{
+    struct scene scene;
+    uint64_t random = 7;
+    float *got = NULL;
+
+    scene_init(&scene, compress);
+    assert_ok(mem_alloc(&got, (size_t)(ROWS + 2) * COLUMNS, sizeof *got));
+    for (int i = 0; i < 20; i++) {
+        uint64_t row = i == 0 ? 0 : support_random(&random) % ROWS;
+        uint64_t rows = i == 0 ? ROWS : 1 + support_random(&random) % (ROWS - row);
+        for (size_t c = 0; c < COLUMNS; c++) {
+            got[c] = got[(rows + 1) * COLUMNS + c] = -7;
+        }
+        assert_ok(read_box(&scene, "param/large", (struct box){2, {100 + row, 0}, {rows, COLUMNS}},
+                           got + COLUMNS));
+        cr_assert(
+            memcmp(got + COLUMNS, scene.large + row * COLUMNS, rows * COLUMNS * sizeof *got) == 0);
+        for (size_t c = 0; c < COLUMNS; c++) {
+            cr_assert(got[c] == -7 && got[(rows + 1) * COLUMNS + c] == -7);
+        }
+    }
+    mem_free(&got);
+    scene_deinit(&scene);
+}
+
+Test(shard, whole_rows_are_read_and_nothing_beside_them_is_touched)
+{
+    read_whole_rows(false);
+    read_whole_rows(true);
+}
+
+/* The last chunk of `box`, decoded: its rows, then zeros. */
+static void check_padding(const struct scene *scene, const struct shard_index_box *box)
+{
+    size_t last = box->chunk_count - 1;
+    size_t row = (size_t)shard_index_row_bytes(box), whole = (size_t)box->chunk_rows * row;
+    size_t held = (size_t)shard_index_chunk_rows(box, last) * row;
+    const struct shard_chunk *chunk = &box->chunks[last];
+    struct fs_file *file = NULL;
+    struct codec *codec = NULL;
+    unsigned char *stored = NULL, *raw = NULL;
+
+    cr_assert(box->encoding == SHARD_SHUFFLE_ZSTD && held < whole);
+    assert_ok(mem_alloc(&stored, (size_t)chunk->bytes, 1));
+    assert_ok(mem_alloc(&raw, whole, 1));
+    assert_ok(fs_open(fs_posix(), scene->path, FS_READ, &file));
+    assert_ok(fs_pread(file, stored, (size_t)chunk->bytes, chunk->offset));
+    fs_close(&file);
+    assert_ok(codec_create(&codec));
+    assert_ok(codec_decode(codec, stored, (size_t)chunk->bytes, sizeof(float), raw, whole));
+    codec_destroy(&codec);
+    cr_assert(memcmp(raw, scene->large + last * box->chunk_rows * COLUMNS, held) == 0);
+    for (size_t i = held; i < whole; i++) {
+        cr_assert(raw[i] == 0, "byte %zu of the padding of '%s'", i - held, box->tensor);
+    }
+    mem_free(&raw);
+    mem_free(&stored);
+}
+
+/* A whole padded box into memory of its own size: the padding has no place there. */
+static void read_padded(struct scene *scene, const struct shard_index_box *box)
+{
+    size_t count = (size_t)box_count(&box->box);
+    float *got = NULL;
+
+    assert_ok(mem_alloc(&got, count + 4 * COLUMNS, sizeof *got));
+    for (size_t c = 0; c < 4 * COLUMNS; c++) {
+        got[count + c] = -7;
+    }
+    assert_ok(read_box(scene, box->tensor, box->box, got));
+    cr_assert(memcmp(got, scene->large, count * sizeof *got) == 0);
+    for (size_t c = 0; c < 4 * COLUMNS; c++) {
+        cr_assert(got[count + c] == -7, "element %zu behind the box", c);
+    }
+    mem_free(&got);
+}
+
+/* Both boxes end in the same place of a batch, the second with fewer rows. */
+Test(shard, a_last_chunk_is_padded_with_zeros_that_no_reader_sees)
+{
+    struct scene scene;
+    struct manifest_file file = {.bytes = 0};
+    struct shard_index index;
+
+    scene_init(&scene, false);
+    for (size_t i = 0; i < (size_t)ROWS * COLUMNS; i++) {
+        scene.large[i] += 1;
+    }
+    assert_ok(fs_unlink(fs_posix(), scene.path));
+    const struct shard_box boxes[] = {
+        {"a", MANIFEST_F32, 2, {1499, COLUMNS}, {2, {0}, {1499, COLUMNS}}, scene.large},
+        {"b", MANIFEST_F32, 2, {1498, COLUMNS}, {2, {0}, {1498, COLUMNS}}, scene.large},
+    };
+    assert_ok(shard_write(fs_posix(), scene.path, &identity, boxes, 2, true, scene.pool, &file));
+    layout_shard_name(file.coords, file.name);
+    manifest_deinit(&scene.manifest);
+    assert_ok(manifest_init(&scene.manifest));
+    scene.manifest.layout = (struct layout){1, 1, 1};
+    assert_ok(manifest_add_file(&scene.manifest, &file));
+    for (size_t i = 0; i < 2; i++) {
+        assert_ok(manifest_add_tensor(&scene.manifest, boxes[i].tensor, boxes[i].type,
+                                      boxes[i].dims, boxes[i].shape));
+    }
+    assert_ok(shard_index_read(fs_posix(), scene.path, &scene.manifest, &file, &index));
+    cr_assert(index.count == 2);
+    for (size_t i = 0; i < 2; i++) {
+        check_padding(&scene, &index.boxes[i]);
+        read_padded(&scene, &index.boxes[i]);
+    }
+    shard_index_deinit(&index);
+    scene_deinit(&scene);
 }
 
 Test(shard, a_file_that_is_there_is_not_written_over)
