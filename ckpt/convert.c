@@ -1,7 +1,9 @@
 /* GPT-2 of transformers as a checkpoint; see convert.h. */
 #include "ckpt/convert.h"
 
+#include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/json.h"
@@ -42,9 +44,14 @@ static const struct mapping outer[] = {
     {"ln_f.bias", "decoder.final_layernorm.bias", 'H', '1', TURN_NONE},
 };
 
+/* Only there when it is not tied to wte; then without the prefix. */
+static const struct mapping lm_head = {"lm_head.weight", "output_layer.weight", 'V', 'H',
+                                       TURN_NONE};
+
+#define LAYER_PATTERN "h.%d."
 #define LAYER(theirs, ours, rows, columns, turn)                                                   \
     {                                                                                              \
-        "h.%d." theirs, "decoder.layers.%d." ours, rows, columns, turn                             \
+        LAYER_PATTERN theirs, "decoder.layers.%d." ours, rows, columns, turn                       \
     }
 
 static const struct mapping inner[] = {
@@ -281,21 +288,77 @@ done:
     return st;
 }
 
+/* Of a layer: one of `inner`, or a mask that their modules keep beside the weights. */
+static bool is_known_in_layer(const struct import *import, const char *name)
+{
+    static const char *const masks[] = {"attn.bias", "attn.masked_bias"};
+    char *end = NULL;
+
+    if (strncmp(name, "h.", 2) != 0 || !isdigit((unsigned char)name[2]) ||
+        (name[2] == '0' && name[3] != '.')) {
+        return false;
+    }
+    unsigned long long layer = strtoull(name + 2, &end, 10);
+    if (layer >= import->config.layers || *end++ != '.') {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof inner / sizeof *inner; i++) {
+        if (strcmp(end, inner[i].theirs + sizeof LAYER_PATTERN - 1) == 0) {
+            return true;
+        }
+    }
+    return strcmp(end, masks[0]) == 0 || strcmp(end, masks[1]) == 0;
+}
+
+static bool is_known(const struct import *import, const char *name)
+{
+    size_t skip = strlen(import->prefix);
+
+    if (strcmp(name, "__metadata__") == 0 || strcmp(name, lm_head.theirs) == 0) {
+        return true;
+    }
+    if (strncmp(name, import->prefix, skip) != 0) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof outer / sizeof *outer; i++) {
+        if (strcmp(name + skip, outer[i].theirs) == 0) {
+            return true;
+        }
+    }
+    return is_known_in_layer(import, name + skip);
+}
+
+/* A tensor that would be left out is weight that the model would miss. */
+static enum status check_all_known(const struct import *import)
+{
+    const cJSON *entry = import->source.header->child;
+
+    for (; entry != NULL; entry = entry->next) {
+        if (!is_known(import, entry->string)) {
+            return FAIL(STATUS_UNSUPPORTED,
+                        "'%s': tensor '%.200s' is none of a GPT-2 with %llu layers; is config.json "
+                        "this model's?",
+                        fs_path(import->source.file), entry->string,
+                        (unsigned long long)import->config.layers);
+        }
+    }
+    return STATUS_OK;
+}
+
 static enum status import_model(struct import *import)
 {
-    static const struct mapping head = {"lm_head.weight", "output_layer.weight", 'V', 'H',
-                                        TURN_NONE};
     enum status st = STATUS_OK;
 
     bool has_prefix =
         cJSON_GetObjectItemCaseSensitive(import->source.header, "transformer.wte.weight") != NULL;
     import->prefix = has_prefix ? "transformer." : "";
+    TRY(st, check_all_known(import), done);
     TRY(st, import_rows(import, outer, sizeof outer / sizeof *outer, 0), done);
     for (uint64_t layer = 0; layer < import->config.layers; layer++) {
         TRY(st, import_rows(import, inner, sizeof inner / sizeof *inner, (int)layer), done);
     }
     if (import->config.untied) {
-        TRY(st, import_tensor(import, "", &head, head.theirs, head.ours), done);
+        TRY(st, import_tensor(import, "", &lm_head, lm_head.theirs, lm_head.ours), done);
     }
 done:
     return st;

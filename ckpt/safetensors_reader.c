@@ -134,6 +134,12 @@ enum status safetensors_reader_read_f32(const struct safetensors_reader *file, c
     if (entry == NULL) {
         return FAIL(STATUS_NOT_FOUND, "'%s' has no tensor '%s'", fs_path(file->file), name);
     }
+    for (const cJSON *other = entry->next; other != NULL; other = other->next) {
+        if (strcmp(other->string, name) == 0) {
+            return FAIL(STATUS_CORRUPT, "'%s': tensor '%s' is there twice", fs_path(file->file),
+                        name);
+        }
+    }
     TRY(st, json_get_string(entry, name, "dtype", &dtype), done);
     TRY(st, check_shape(file, entry, name, dims, shape), done);
     TRY(st, get_range(file, entry, name, &begin, &bytes), done);

@@ -258,6 +258,8 @@ Test(convert, hostile_headers_are_refused_and_leave_nothing)
         WTE("\"F32\"", "[3, 2]", "[0]"),
         WTE("\"F32\"", "[3, 2]", "\"all\""),
         WTE("\"BF16\"", "[3, 2]", "[0, 24]"),
+        "{\"wte.weight\": {\"dtype\": \"F32\", \"shape\": [3, 2], \"data_offsets\": [0, 24]}, "
+        "\"wte.weight\": {\"dtype\": \"F32\", \"shape\": [3, 2], \"data_offsets\": [0, 24]}}",
     };
     char config[512];
 
@@ -275,6 +277,43 @@ Test(convert, hostile_headers_are_refused_and_leave_nothing)
     assert_status(import_header("{}", 0), STATUS_NOT_FOUND);
     assert_status(import_header(WTE("\"F32\"", "[3, 2]", "[0, 24]"), 24), STATUS_NOT_FOUND);
     cr_assert(strstr(status_last()->message, "wpe.weight") != NULL);
+}
+
+/* The masks that transformers keeps in its files and a tied head are left out, nothing else. */
+Test(convert, a_tensor_that_would_be_left_out_is_refused_by_its_name)
+{
+    static const char *const unknown[] = {
+        "h.1.ln_1.weight",
+        "h.0.ln_3.weight",
+        "h.0.attn.c_attn.lora_A",
+        "h.0_ln_1.weight",
+        "h.-1.ln_1.weight",
+        "h..ln_1.weight",
+        "h.0",
+        "h.0.",
+        "transformer.ln_f.w",
+        "score.weight",
+        "wte.weight.absmax",
+        "",
+        "h.00.ln_1.weight",
+        "h.18446744073709551616.ln_1.weight",
+    };
+    static const char *const known[] = {
+        "h.0.attn.bias", "h.0.attn.masked_bias", "lm_head.weight",
+        "__metadata__",  "h.0.ln_1.weight",
+    };
+    char header[256];
+
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+        (void)snprintf(header, sizeof header, "{\"%s\": {}}", unknown[i]);
+        assert_status(import_header(header, 0), STATUS_UNSUPPORTED);
+        (void)snprintf(header, sizeof header, "tensor '%s'", unknown[i]);
+        cr_assert(strstr(status_last()->message, header) != NULL, "%s", status_last()->message);
+    }
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        (void)snprintf(header, sizeof header, "{\"%s\": {}}", known[i]);
+        assert_status(import_header(header, 0), STATUS_NOT_FOUND); /* wte.weight is missing */
+    }
 }
 
 Test(convert, a_model_that_means_something_else_is_refused_before_its_weights_are_read)
