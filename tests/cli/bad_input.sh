@@ -107,7 +107,7 @@ save=(--save save --save-interval 2)
 
 refused 2 "unknown option '--num-layer'; did you mean '--num-layers'?" "${ten[@]}" --num-layer 4
 refused 2 '--rampup-batch-size' "${ten[@]}" --rampup-batch-size 16 8 1000
-refused 2 'unexpected argument' "${ten[@]}" stray
+refused 2 'unexpected argument' stray "${ten[@]}"
 refused 2 "'--train-iters'" "${data[@]}" --train-iters many
 refused 2 '--attention-dropout' "${ten[@]}" --attention-dropout 1.5
 refused 2 '--lr-decay-style' "${ten[@]}" --lr-decay-style triangle

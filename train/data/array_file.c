@@ -30,7 +30,7 @@ size_t array_file_bytes(enum array_type type, uint64_t rows, int columns)
 }
 
 /* Magic, version 1.0, the length of the rest, and a Python dictionary padded to 64 bytes. With the
- * room that NumPy leaves for a first dimension of 21 digits that makes 128 for any of our shapes. */
+ * room that NumPy leaves for a first dimension of 21 digits that makes 128 for all our shapes. */
 static void write_header(const struct array_file *array, unsigned char out_header[])
 {
     static const char magic[10] = "\x93NUMPY\x01\x00\x76\x00";

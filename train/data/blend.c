@@ -103,6 +103,21 @@ done:
     return st;
 }
 
+enum status blend_create(const char *prefix, struct blend *out_blend)
+{
+    enum status st = STATUS_OK;
+
+    *out_blend = (struct blend){0};
+    TRY(st, mem_alloc(&out_blend->prefixes, 1, sizeof *out_blend->prefixes), done);
+    out_blend->part_count = 1;
+    TRY(st, mem_copy_string(out_blend->prefixes, prefix), done);
+done:
+    if (st != STATUS_OK) {
+        blend_deinit(out_blend);
+    }
+    return st;
+}
+
 void blend_deinit(struct blend *blend)
 {
     for (size_t i = 0; blend->prefixes != NULL && i < blend->part_count; i++) {

@@ -26,6 +26,8 @@ struct blend {
  * of which every first of two is a number has weights. Some numbers only, negative or infinite
  * ones, and weights that add up to 0 are STATUS_USAGE. Freed by blend_deinit. */
 enum status blend_parse(const char *text, struct blend *out_blend) STATUS_MUST_CHECK;
+/* One data set without a weight. */
+enum status blend_create(const char *prefix, struct blend *out_blend) STATUS_MUST_CHECK;
 void blend_deinit(struct blend *blend); /* takes a zeroed one */
 
 /* Makes weights add up to 1, dividing by the sum as NumPy adds it. False when it is not above 0. */

@@ -1,6 +1,7 @@
 /* Sources of samples: indexed token files, or mock data; see data_loader.h. */
 #include "train/data/data_loader.h"
 
+#include "ckpt/base/fs.h"
 #include "ckpt/base/json.h"
 #include "ckpt/base/mem.h"
 #include "train/data/blend.h"
@@ -172,6 +173,20 @@ done:
     return st;
 }
 
+/* A path with spaces that names files as a whole is one data set, otherwise they divide several. */
+static enum status parse_path(const char *path, struct blend *out_blend)
+{
+    enum status st = STATUS_OK;
+    char *index = NULL;
+
+    TRY(st, mem_format(&index, "%s.idx", path), done);
+    st =
+        fs_exists(fs_posix(), index) ? blend_create(path, out_blend) : blend_parse(path, out_blend);
+done:
+    mem_free(&index);
+    return st;
+}
+
 static enum status open_indexed(const struct data_config *config, enum data_split split,
                                 struct data_source *out_source)
 {
@@ -179,7 +194,7 @@ static enum status open_indexed(const struct data_config *config, enum data_spli
     struct blend blend = {0};
     struct indexed_source *source = NULL;
 
-    TRY(st, blend_parse(config->path, &blend), done);
+    TRY(st, parse_path(config->path, &blend), done);
     /* Megatron blends a weighted single data set too, but not where a split has its own path. */
     bool is_alone = blend.part_count == 1 && (blend.weights == NULL || config->split == NULL);
     TRY(st, mem_alloc(&source, 1, sizeof *source), done);

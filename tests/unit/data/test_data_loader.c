@@ -181,6 +181,20 @@ Test(data_loader, path_of_a_split_alone_is_used_whole)
     data_loader_close(&cut);
 }
 
+Test(data_loader, path_with_spaces_that_names_files_is_one_data_set)
+{
+    char folder[SUPPORT_PATH_MAX];
+    struct data_config config = make_config();
+    struct data_source source;
+
+    support_make_folder(folder);
+    support_copy_pair(config.path, support_path("%s/my own text", folder), 0, 0);
+    config.path = support_path("%s/my own text", folder);
+    cr_assert_eq(data_loader_open(&config, DATA_TRAIN, &source), STATUS_OK);
+    data_loader_close(&source);
+    support_remove_folder(folder);
+}
+
 Test(data_loader, missing_part_of_a_blend_is_named)
 {
     struct data_config config = make_config();

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# data_flags.sh BIN REFS: blends and the index cache through `holdfast run`: the same training with a
+# cache and without, from whoever fills it, over a damaged one, and in another layout.
+set -uo pipefail
+PATH=$1:$PATH
+home=$(mktemp -d "${TMPDIR:-/tmp}/holdfast data.XXXXXX")
+export TMPDIR=$home
+trap 'rm -rf "$home"' EXIT
+cp "$2"/megatron_data/{text_eod,u16_multi}.* "$home" && cd "$home" || exit 2
+failures=0
+model=(--num-layers 2 --hidden-size 32 --num-attention-heads 2 --seq-length 64
+    --max-position-embeddings 64 --vocab-size 65536 --micro-batch-size 1 --global-batch-size 4
+    --lr 1e-3 --train-iters 3 --log-interval 1 --num-threads 1)
+blend=(--data-path 0.7 text_eod 0.3 u16_multi --split 90,8,2)
+
+fail() {
+    printf 'FAILED: %s\n' "$1"
+    cat out.txt
+    failures=$((failures + 1))
+}
+
+# losses RANKS FLAGS...: the loss of each step, alone in losses.txt.
+losses() {
+    local ranks=$1
+    shift
+    timeout -s KILL 60 holdfast run --nproc-per-node "$ranks" -- train "${model[@]}" "$@" \
+        >out.txt 2>&1 || fail "$*: exit code $?"
+    grep -o 'lm loss: [^|]*' out.txt >losses.txt
+    [ "$(wc -l <losses.txt)" = 3 ] || fail "$*: not 3 steps"
+}
+same() {
+    cmp -s "$1" losses.txt || fail "$2: other losses"
+}
+files() {
+    [ "$(find cache -type f | wc -l)" = "$1" ] || fail "$(find cache) instead of $1 files"
+}
+
+losses 1 "${blend[@]}"
+cp losses.txt wanted.txt
+losses 2 "${blend[@]}" --data-cache-path cache
+same wanted.txt 'two ranks that fill a cache'
+files 14
+! grep -q warning out.txt || fail 'a warning'
+losses 2 "${blend[@]}" --data-cache-path cache --pipeline-model-parallel-size 2
+same wanted.txt 'two ranks that use a cache'
+files 14
+
+for file in cache/*sample_index.npy; do
+    truncate -s 200 "$file"
+done
+losses 2 "${blend[@]}" --data-cache-path cache
+same wanted.txt 'a cache of half files'
+grep -q 'a kept index is made anew' out.txt || fail 'no word of the half files'
+losses 2 "${blend[@]}" --data-cache-path cache
+! grep -q warning out.txt || fail 'the half files are still there'
+
+: >file
+losses 2 "${blend[@]}" --data-cache-path file/cache
+same wanted.txt 'a cache that cannot be made'
+grep -q "not kept in 'file/cache'" out.txt || fail 'no word of the cache that cannot be made'
+
+# The blend as one word, and a path for each split.
+losses 1 --data-path '0.7 text_eod 0.3 u16_multi' --split 90,8,2
+same wanted.txt 'a blend in one word'
+losses 1 --train-data-path text_eod --valid-data-path u16_multi --eval-interval 2 --eval-iters 1
+cp losses.txt own.txt
+grep -q 'validation loss at iteration 2' out.txt || fail 'no validation'
+losses 1 --data-path text_eod --split 1,0,0
+same own.txt 'the whole of a data set'
+exit $((failures > 0))

@@ -1,0 +1,65 @@
+/* Data sources by the options; see train_data.h. */
+#include "train/train_data.h"
+
+static bool has_own_paths(const struct train_options *options)
+{
+    return options->train_data_path[0] != 0 || options->valid_data_path[0] != 0 ||
+           options->test_data_path[0] != 0;
+}
+
+enum status train_data_check(const struct train_options *options)
+{
+    bool by_split = has_own_paths(options);
+    int sources = (options->data_path[0] != 0) + by_split + options->mock_data;
+
+    if (sources == 0) {
+        return FAIL(STATUS_USAGE,
+                    "no data: give --data-path, or --train-data-path, or --mock-data");
+    }
+    if (sources > 1) {
+        return FAIL(STATUS_USAGE,
+                    "several sources of data (--data-path '%.200s', --train-data-path '%.200s', "
+                    "--valid-data-path '%.200s', --test-data-path '%.200s', --mock-data %s): give "
+                    "--data-path, or paths for each split, or --mock-data",
+                    options->data_path, options->train_data_path, options->valid_data_path,
+                    options->test_data_path, options->mock_data ? "true" : "false");
+    }
+    if (by_split && options->train_data_path[0] == 0) {
+        return FAIL(STATUS_USAGE,
+                    "--valid-data-path '%.200s' and --test-data-path '%.200s' need a "
+                    "--train-data-path beside them",
+                    options->valid_data_path, options->test_data_path);
+    }
+    if (by_split && options->eval_interval > 0 && options->valid_data_path[0] == 0) {
+        return FAIL(STATUS_USAGE,
+                    "--eval-interval %lld needs a --valid-data-path beside --train-data-path '%s'",
+                    (long long)options->eval_interval, options->train_data_path);
+    }
+    if (by_split && options->given[TRAIN_OPTION_split]) {
+        return FAIL(STATUS_USAGE,
+                    "--split '%s' does not go with --train-data-path '%s': it cuts --data-path",
+                    options->split, options->train_data_path);
+    }
+    return STATUS_OK;
+}
+
+enum status train_data_open(const struct train_options *options, enum data_split split,
+                            uint64_t samples, struct data_source *out_source)
+{
+    const char *const own[DATA_SPLIT_COUNT] = {options->train_data_path, options->valid_data_path,
+                                               options->test_data_path};
+    bool by_split = has_own_paths(options);
+    struct data_config config = {
+        .path = options->mock_data ? NULL
+                : by_split         ? own[split]
+                                   : options->data_path,
+        .split = by_split ? NULL : options->split,
+        .sequence_length = options->seq_length,
+        .seed = (uint64_t)options->seed,
+        .vocab_size = options->vocab_size,
+        .cache_folder = options->data_cache_path[0] != 0 ? options->data_cache_path : NULL,
+    };
+
+    config.samples[split] = samples;
+    return data_loader_open(&config, split, out_source);
+}
