@@ -33,9 +33,9 @@ hf_build -DHOLDFAST_TESTS=ON
 
 cd "$HF_BUILD"
 status=0
-ctest --output-on-failure --timeout 600 -j "$(nproc)" "$@" || status=$?
+ctest --output-on-failure --timeout 600 -j "$(nproc)" "$@" | tee ctest.log || status=$?
 
 # Cases, not programs: Criterion's own totals, and one for each script.
 log=Testing/Temporary/LastTest.log
-bash "$HF_ROOT/tests/count.sh" "$log" "$status"
+bash "$HF_ROOT/tests/count.sh" ctest.log "$log" "$status"
 exit "$status"
