@@ -8,7 +8,6 @@
 
 #include "ckpt/base/status.h"
 #include "train/data/tokenizer.h"
-#include "train/train_data.h"
 #include "train/train_layout.h"
 
 static const struct option rows[] = {
@@ -129,7 +128,7 @@ static enum status plan_layout(const struct train_options *options, int world_si
 }
 
 /* Of --global-batch-size and --gradient-accumulation-steps one follows from the other. */
-static enum status plan_batch(struct train_options *options, int dp, int64_t *out_micro_batches)
+static enum status derive_global_batch(struct train_options *options, int dp)
 {
     int64_t at_once = options->micro_batch_size * dp;
 
@@ -149,18 +148,69 @@ static enum status plan_batch(struct train_options *options, int dp, int64_t *ou
     if (options->global_batch_size == 0) {
         options->global_batch_size = at_once;
     }
-    if (options->global_batch_size % at_once != 0) {
-        return FAIL(STATUS_USAGE,
-                    "--global-batch-size %lld is not a multiple of --micro-batch-size %lld x DP %d",
-                    (long long)options->global_batch_size, (long long)options->micro_batch_size,
-                    dp);
-    }
-    *out_micro_batches = options->global_batch_size / at_once;
     return STATUS_OK;
 }
 
+/* --step-batch-size-schedule ends with the global batch. */
+static enum status plan_batch_steps(struct train_options *options, struct batch_schedule *batch)
+{
+    enum status st = STATUS_OK;
+
+    TRY(st, batch_schedule_steps(options->step_batch_size_schedule, options->seq_length, batch),
+        done);
+    int64_t last = batch->stages[batch->count - 1].batch;
+    if (options->rampup_batch_size[0] != 0) {
+        return FAIL(STATUS_USAGE,
+                    "--rampup-batch-size '%s' and --step-batch-size-schedule '%s' "
+                    "exclude each other",
+                    options->rampup_batch_size, options->step_batch_size_schedule);
+    }
+    if (options->global_batch_size > 0 && options->global_batch_size != last) {
+        return FAIL(STATUS_USAGE,
+                    "--global-batch-size %lld is not %lld, the last of "
+                    "--step-batch-size-schedule '%s'",
+                    (long long)options->global_batch_size, (long long)last,
+                    options->step_batch_size_schedule);
+    }
+    options->global_batch_size = last;
+done:
+    return st;
+}
+
+static enum status plan_batch(struct train_options *options, struct train_plan *plan)
+{
+    enum status st = STATUS_OK;
+    int64_t at_once = options->micro_batch_size * plan->layout.dp;
+    struct batch_schedule *batch = &plan->batch;
+    bool has_steps = options->step_batch_size_schedule[0] != 0;
+    const char *growth = has_steps ? options->step_batch_size_schedule : options->rampup_batch_size;
+
+    if (has_steps) {
+        TRY(st, plan_batch_steps(options, batch), done);
+    }
+    TRY(st, derive_global_batch(options, plan->layout.dp), done);
+    if (!has_steps && options->rampup_batch_size[0] != 0) {
+        TRY(st, batch_schedule_ramp(options->rampup_batch_size, options->global_batch_size, batch),
+            done);
+    } else if (!has_steps) {
+        batch_schedule_constant(options->global_batch_size, batch);
+    }
+    for (size_t i = 0; i < batch->count; i++) {
+        if (batch->stages[i].batch % at_once != 0) {
+            return FAIL(STATUS_USAGE,
+                        "--global-batch-size %lld%s%s is not a multiple of --micro-batch-size "
+                        "%lld x DP %d",
+                        (long long)batch->stages[i].batch, growth[0] != 0 ? " on the way of " : "",
+                        growth, (long long)options->micro_batch_size, plan->layout.dp);
+        }
+    }
+    plan->micro_batches = batch_schedule_largest(batch) / at_once;
+done:
+    return st;
+}
+
 /* A training is measured in iterations or in samples, and its schedule likewise. */
-static enum status plan_length(struct train_options *options, uint64_t *out_steps)
+static enum status plan_length(const struct train_options *options, struct train_plan *plan)
 {
     bool by_samples = options->train_samples > 0;
 
@@ -186,12 +236,15 @@ static enum status plan_length(struct train_options *options, uint64_t *out_step
                     (long long)options->lr_decay_samples, (long long)options->lr_warmup_samples,
                     (long long)options->lr_wsd_decay_samples);
     }
-    if (by_samples && options->train_samples < options->global_batch_size) {
+    plan->train_steps =
+        by_samples ? batch_schedule_step_count(&plan->batch, (uint64_t)options->train_samples)
+                   : (uint64_t)options->train_iters;
+    plan->train_samples = batch_schedule_sample_count(&plan->batch, plan->train_steps);
+    if (plan->train_steps == 0) {
         return FAIL(STATUS_USAGE, "--train-samples %lld is less than one step of %lld",
-                    (long long)options->train_samples, (long long)options->global_batch_size);
+                    (long long)options->train_samples,
+                    (long long)batch_schedule_at(&plan->batch, 0));
     }
-    *out_steps = by_samples ? (uint64_t)(options->train_samples / options->global_batch_size)
-                            : (uint64_t)options->train_iters;
     return STATUS_OK;
 }
 
@@ -342,6 +395,10 @@ static enum status check_files(struct train_options *options)
 {
     bool saves = options->save[0] != 0;
 
+    if (options->mock_data == (options->data_path[0] != 0)) {
+        return FAIL(STATUS_USAGE, "--data-path '%s' and --mock-data: give exactly one of them",
+                    options->data_path);
+    }
     if (saves && options->save_interval == 0) {
         return FAIL(STATUS_USAGE, "--save '%s' needs a --save-interval above 0", options->save);
     }
@@ -375,10 +432,9 @@ enum status train_options_resolve(struct train_options *options, int world_size,
 
     TRY(st, check_model(options), done);
     TRY(st, plan_layout(options, world_size, &plan.layout), done);
-    TRY(st, plan_batch(options, plan.layout.dp, &plan.micro_batches), done);
-    TRY(st, plan_length(options, &plan.train_steps), done);
+    TRY(st, plan_batch(options, &plan), done);
+    TRY(st, plan_length(options, &plan), done);
     TRY(st, plan_schedule(options, &plan.schedule), done);
-    TRY(st, train_data_check(options), done);
     TRY(st, check_files(options), done);
     plan.model = (struct gpt_config){
         .layers = (int)options->num_layers,

@@ -13,6 +13,7 @@
 #include "ckpt/base/options.h"
 #include "ckpt/base/status.h"
 #include "ckpt/meta/layout.h"
+#include "train/batch_schedule.h"
 #include "train/model/gpt.h"
 #include "train/optim/lr_schedule.h"
 
@@ -42,8 +43,10 @@ struct train_plan {
     struct layout layout;
     struct gpt_config model;
     struct lr_schedule schedule;
-    int64_t micro_batches; /* of one DP rank in one step */
+    struct batch_schedule batch;
+    int64_t micro_batches; /* of one DP rank in the largest step */
     uint64_t train_steps;
+    uint64_t train_samples; /* that these steps consume */
 };
 
 extern const struct option_table train_options_table;

@@ -45,7 +45,8 @@ struct trainer {
     struct optimizer optimizer;
     struct train_state state;
     struct train_ckpt ckpt;
-    struct gpt_batch *batches; /* [micro_batches] of one step, and their arrays: */
+    int64_t micro_batches;     /* of this step */
+    struct gpt_batch *batches; /* [micro_batches] of the largest step, and their arrays: */
     int32_t *tokens, *labels;  /* [micro_batches,B,T] */
     int32_t *sample;           /* [T + 1] */
     struct window window;
@@ -121,6 +122,26 @@ done:
     return st;
 }
 
+/* The pipeline's schedule is that of the step's micro-batches. */
+static enum status use_batch(struct trainer *trainer, int64_t batch)
+{
+    const struct train_plan *plan = trainer->config.plan;
+    int64_t micro_batches = batch / (plan->model.micro_batch * plan->layout.dp);
+    struct pipeline_config config = {.gpt = trainer->gpt,
+                                     .device = trainer->device,
+                                     .topology = &trainer->topology,
+                                     .micro_batches = (int)micro_batches,
+                                     .on_micro_batch = show_micro_batch,
+                                     .context = trainer};
+
+    if (micro_batches == trainer->micro_batches) {
+        return STATUS_OK;
+    }
+    trainer->micro_batches = micro_batches;
+    pipeline_destroy(&trainer->pipeline);
+    return pipeline_create(&config, &trainer->pipeline);
+}
+
 static enum status build(struct trainer *trainer)
 {
     enum status st = STATUS_OK;
@@ -128,19 +149,13 @@ static enum status build(struct trainer *trainer)
     const struct train_options *options = config->options;
     const struct train_plan *plan = config->plan;
     struct optimizer_config adam = {options->adam_beta1, options->adam_beta2, options->adam_eps};
-    struct pipeline_config pipeline = {.topology = &trainer->topology,
-                                       .micro_batches = (int)plan->micro_batches,
-                                       .on_micro_batch = show_micro_batch,
-                                       .context = trainer};
 
     TRY(st, topology_open(plan->layout, !plan->model.untied, config->world, &trainer->topology),
         done);
     TRY(st, device_open(options->device, config->thread_count, &trainer->device), done);
     TRY(st, create_model(trainer), done);
     TRY(st, create_batches(trainer), done);
-    pipeline.gpt = trainer->gpt;
-    pipeline.device = trainer->device;
-    TRY(st, pipeline_create(&pipeline, &trainer->pipeline), done);
+    TRY(st, use_batch(trainer, options->global_batch_size), done);
     TRY(st, grads_init(&trainer->grads, trainer->gpt, trainer->device, &trainer->topology), done);
     TRY(st, optimizer_init(&trainer->optimizer, &trainer->grads, &adam), done);
     TRY(st, train_state_init(&trainer->state, &trainer->optimizer), done);
@@ -214,10 +229,10 @@ static enum status load_batches(struct trainer *trainer, const struct data_sourc
     double tokens = (double)B * (double)T;
     size_t row = 0;
 
-    for (uint64_t m = 0; m < (uint64_t)plan->micro_batches; m++) {
+    for (uint64_t m = 0; m < (uint64_t)trainer->micro_batches; m++) {
         struct gpt_batch *batch = &trainer->batches[m];
         batch->first_sample = position + (m * dp + (uint64_t)coords->dp) * B;
-        batch->loss_scale = (float)(1.0 / (tokens * (double)plan->micro_batches * (double)dp));
+        batch->loss_scale = (float)(1.0 / (tokens * (double)trainer->micro_batches * (double)dp));
         batch->step = trainer->state.scalars.step;
         batch->is_training = is_training;
         for (uint64_t b = 0; has_data && b < B; b++, row++) {
@@ -235,7 +250,7 @@ static double loss_share(const struct trainer *trainer, double loss_sum)
 {
     const struct train_plan *plan = trainer->config.plan;
     double tokens = (double)plan->model.micro_batch * (double)plan->model.sequence;
-    double parts = (double)plan->micro_batches * (double)plan->layout.dp;
+    double parts = (double)trainer->micro_batches * (double)plan->layout.dp;
 
     return trainer->topology.coords.tp == 0 ? loss_sum / tokens / parts : 0.0;
 }
@@ -277,6 +292,11 @@ done:
     return st;
 }
 
+static int64_t current_batch(const struct trainer *trainer)
+{
+    return batch_schedule_at(&trainer->config.plan->batch, trainer->state.scalars.consumed_samples);
+}
+
 static enum status update(struct trainer *trainer, double norm)
 {
     enum status st = STATUS_OK;
@@ -284,7 +304,7 @@ static enum status update(struct trainer *trainer, double norm)
     const struct lr_schedule *schedule = &trainer->config.plan->schedule;
     double rate = lr_schedule_at(schedule, scalars->lr_samples);
     double decay = lr_schedule_weight_decay_at(schedule, scalars->lr_samples);
-    uint64_t batch = (uint64_t)trainer->config.options->global_batch_size;
+    uint64_t batch = (uint64_t)current_batch(trainer);
 
     TRY(st,
         optimizer_step(&trainer->optimizer, scalars->optimizer_updates + 1, rate, decay,
@@ -326,7 +346,8 @@ static void log_step(struct trainer *trainer, double loss, double norm)
         .consumed_samples = scalars->consumed_samples,
         .step_ms = (double)(now_ns - window->begin_ns) / 1e6 / (double)window->steps,
         .learning_rate = lr_schedule_at(&trainer->config.plan->schedule, scalars->lr_samples),
-        .global_batch = (uint64_t)trainer->config.options->global_batch_size,
+        .global_batch = (uint64_t)(trainer->micro_batches * trainer->config.plan->layout.dp *
+                                   trainer->config.plan->model.micro_batch),
         .loss = window->loss_sum / (double)window->steps,
         .grad_norm = norm,
     };
@@ -349,6 +370,7 @@ static enum status evaluate(struct trainer *trainer)
     double loss = 0;
 
     enter_phase(trainer, PROGRESS_EVAL);
+    TRY(st, use_batch(trainer, options->global_batch_size), done);
     for (int64_t i = 0; i < options->eval_iters; i++) {
         double loss_sum = 0;
         TRY(st,
@@ -428,6 +450,7 @@ static enum status trainer_step(struct trainer *trainer)
     double loss_sum = 0;
 
     enter_phase(trainer, PROGRESS_STEP);
+    TRY(st, use_batch(trainer, current_batch(trainer)), done);
     TRY(st, load_batches(trainer, &trainer->config.train, position, true), done);
     TRY(st, grads_zero(&trainer->grads), done);
     TRY(st, pipeline_train(trainer->pipeline, trainer->batches, &loss_sum), done);
