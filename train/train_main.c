@@ -1,9 +1,10 @@
 /* holdfast-train: one rank of a training. Before it: a launcher (RANK, WORLD_SIZE and what
  * run_env.h lists) or a user alone. After it: trainer.
  *
- * Order: options and data are checked before any rank waits for another; then the ranks meet, then
- * they train. Whoever fails writes its failure record, wakes the others out of every wait and
- * leaves with the code of its status.
+ * Order: options and data are checked before any rank waits for another (only with a
+ * --data-cache-path the others wait until rank 0 has filled it); then the ranks meet, then they
+ * train. Whoever fails writes its failure record, wakes the others out of every wait and leaves
+ * with the code of its status.
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -17,6 +18,7 @@
 #include "ckpt/base/mem.h"
 #include "ckpt/base/thread.h"
 #include "train/data/tokenizer.h"
+#include "train/train_data.h"
 #include "train/trainer.h"
 
 #define EXIT_INTERRUPTED 130
@@ -116,18 +118,10 @@ static enum status open_data(struct rank *rank)
     uint64_t evaluations = options->eval_interval == 0
                                ? 0
                                : rank->plan.train_steps / (uint64_t)options->eval_interval + 1;
-    struct data_config config = {
-        .path = options->mock_data ? NULL : options->data_path,
-        .split = options->split,
-        .sequence_length = options->seq_length,
-        .seed = (uint64_t)options->seed,
-        .vocab_size = options->vocab_size,
-        .samples = {[DATA_TRAIN] = rank->plan.train_samples,
-                    [DATA_VALID] = evaluations * (uint64_t)options->eval_iters * batch},
-    };
+    uint64_t valid = evaluations * (uint64_t)options->eval_iters * batch;
 
-    TRY(st, data_loader_open(&config, DATA_TRAIN, &rank->train), done);
-    TRY(st, data_loader_open(&config, DATA_VALID, &rank->valid), done);
+    TRY(st, train_data_open(options, DATA_TRAIN, rank->plan.train_samples, &rank->train), done);
+    TRY(st, train_data_open(options, DATA_VALID, valid, &rank->valid), done);
 done:
     return st;
 }
@@ -167,8 +161,15 @@ static enum status run(struct rank *rank)
     enum status st = STATUS_OK;
 
     rank->thread_count = count_threads(rank);
+    /* Of what is kept for all, rank 0 makes what is missing while the others wait for it. */
+    bool waits = rank->env.rank > 0 && rank->options.data_cache_path[0] != 0;
+    if (waits) {
+        TRY(st, meet(rank), done);
+    }
     TRY(st, open_data(rank), done);
-    TRY(st, meet(rank), done);
+    if (!waits) {
+        TRY(st, meet(rank), done);
+    }
     struct trainer_config config = {.options = &rank->options,
                                     .plan = &rank->plan,
                                     .env = &rank->env,

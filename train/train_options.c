@@ -8,6 +8,7 @@
 
 #include "ckpt/base/status.h"
 #include "train/data/tokenizer.h"
+#include "train/train_data.h"
 #include "train/train_layout.h"
 
 static const struct option rows[] = {
@@ -395,10 +396,6 @@ static enum status check_files(struct train_options *options)
 {
     bool saves = options->save[0] != 0;
 
-    if (options->mock_data == (options->data_path[0] != 0)) {
-        return FAIL(STATUS_USAGE, "--data-path '%s' and --mock-data: give exactly one of them",
-                    options->data_path);
-    }
     if (saves && options->save_interval == 0) {
         return FAIL(STATUS_USAGE, "--save '%s' needs a --save-interval above 0", options->save);
     }
@@ -435,6 +432,7 @@ enum status train_options_resolve(struct train_options *options, int world_size,
     TRY(st, plan_batch(options, &plan), done);
     TRY(st, plan_length(options, &plan), done);
     TRY(st, plan_schedule(options, &plan.schedule), done);
+    TRY(st, train_data_check(options), done);
     TRY(st, check_files(options), done);
     plan.model = (struct gpt_config){
         .layers = (int)options->num_layers,

@@ -270,6 +270,32 @@ Test(train_options, recompute_follows_megatrons_rules)
     expect_message("--recompute-method uniform", "selective");
 }
 
+/* The base gives --mock-data; these words take it back. */
+#define NO_MOCK "--train-iters", "10", "--no-mock-data"
+
+Test(train_options, data_come_from_exactly_one_source)
+{
+    cr_assert_eq(resolve(1, NO_MOCK, NULL), STATUS_USAGE);
+    expect_message("no data", "--train-data-path");
+    cr_assert_eq(resolve(1, "--train-iters", "10", "--data-path", "a", NULL), STATUS_USAGE);
+    expect_message("--data-path 'a'", "--mock-data true");
+    cr_assert_eq(resolve(1, NO_MOCK, "--data-path", "a", "--valid-data-path", "b", NULL),
+                 STATUS_USAGE);
+    expect_message("--data-path 'a'", "--valid-data-path 'b'");
+    cr_assert_eq(resolve(1, NO_MOCK, "--valid-data-path", "b", NULL), STATUS_USAGE);
+    expect_message("--valid-data-path 'b'", "need a --train-data-path");
+    cr_assert_eq(resolve(1, NO_MOCK, "--train-data-path", "a", "--eval-interval", "5", NULL),
+                 STATUS_USAGE);
+    expect_message("--eval-interval 5", "--valid-data-path");
+    cr_assert_eq(resolve(1, NO_MOCK, "--train-data-path", "a", "--split", "9,1,0", NULL),
+                 STATUS_USAGE);
+    expect_message("--split '9,1,0'", "--train-data-path 'a'");
+    cr_assert_eq(resolve(1, NO_MOCK, "--train-data-path", "1", "a", "2", "b", "--valid-data-path",
+                         "c", "--eval-interval", "5", NULL),
+                 STATUS_OK);
+    cr_assert_str_eq(options.train_data_path, "1 a 2 b");
+}
+
 Test(train_options, plans_a_growing_batch)
 {
     cr_assert_eq(resolve(2, "--train-iters", "60", "--global-batch-size", "16",
