@@ -267,24 +267,28 @@ done:
     return st;
 }
 
-/* One entry; only damage is counted, everything else ends the command. */
+/* One entry, also of those that the catalog found unusable; only damage is counted, and a checkpoint
+ * that its run has deleted meanwhile is left out. Everything else ends the command: what cannot be
+ * read is not proved damaged. */
 static enum status verify_entry(const struct ckpt_options *options,
-                                const struct catalog_entry *entry, size_t *bad)
+                                const struct catalog_entry *entry, size_t *checked, size_t *bad)
 {
-    enum status st = STATUS_OK;
+    enum status st =
+        ckpt_verify(fs_posix(), entry->path, level_of(options->level), thread_count(options));
 
-    if (!entry->usable) {
-        (*bad)++;
-        return say_verified(options, entry, entry->reason);
+    if (st == STATUS_NOT_FOUND) {
+        log_warn("%s", status_last()->message);
+        return STATUS_OK;
     }
-    st = ckpt_verify(fs_posix(), entry->path, level_of(options->level), thread_count(options));
-    if (st == STATUS_CORRUPT || st == STATUS_NOT_FOUND) {
+    if (st == STATUS_CORRUPT) {
         char reason[STATUS_MESSAGE_MAX];
         memcpy(reason, status_last()->message, sizeof reason);
+        (*checked)++;
         (*bad)++;
         return say_verified(options, entry, reason);
     }
     TRY(st, st, done);
+    (*checked)++;
     TRY(st, say_verified(options, entry, NULL), done);
 done:
     return st;
@@ -303,8 +307,7 @@ static enum status run_verify(const void *values, const struct command_words *wo
         if (options->step >= 0 && catalog.entries[i].step != (uint64_t)options->step) {
             continue;
         }
-        checked++;
-        TRY(st, verify_entry(options, &catalog.entries[i], &bad), done);
+        TRY(st, verify_entry(options, &catalog.entries[i], &checked, &bad), done);
     }
     if (bad > 0) {
         st = FAIL(STATUS_CORRUPT, "%zu of %zu checkpoints in '%s' are damaged", bad, checked, path);

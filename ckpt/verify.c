@@ -71,6 +71,23 @@ done:
     return st;
 }
 
+/* The failure `st` as ckpt.h has it: by whether the checkpoint is still there. */
+static enum status tell_damage(struct fs *fs, const char *checkpoint, enum status st)
+{
+    struct status_record record;
+    struct fs_stat stat;
+
+    if (st != STATUS_CORRUPT && st != STATUS_NOT_FOUND) {
+        return st;
+    }
+    status_take(&record);
+    if (fs_stat(fs, checkpoint, &stat) == STATUS_NOT_FOUND) {
+        return FAIL(STATUS_NOT_FOUND, "checkpoint '%s' is not there any more", checkpoint);
+    }
+    record.code = STATUS_CORRUPT;
+    return status_give(&record);
+}
+
 enum status ckpt_verify(struct fs *fs, const char *checkpoint, enum ckpt_verify_level level,
                         int thread_count)
 {
@@ -91,5 +108,5 @@ enum status ckpt_verify(struct fs *fs, const char *checkpoint, enum ckpt_verify_
 done:
     thread_pool_destroy(verifying.pool);
     manifest_deinit(&verifying.manifest);
-    return st;
+    return tell_damage(fs, checkpoint, st);
 }

@@ -89,6 +89,10 @@ expect 12 'tp00_pp00_dp00.h5' holdfast ckpt verify missing
 cp -r 'a save' manifest && flip manifest/step_0000000/manifest.json 300
 expect 12 'damaged' holdfast ckpt verify manifest
 expect 12 'damaged' holdfast ckpt verify manifest/step_0000000
+cp -r 'a save' gone && ln -s nowhere gone/step_0000004 # as if deleted after the scan
+expect 0 'ok, full' holdfast ckpt verify gone
+expect 0 'not there any more' holdfast ckpt verify gone
+expect 10 'no checkpoint' holdfast ckpt verify gone --step 4
 cp -r 'a save' mixed && cp -r payload/step_0000000 mixed/step_0000005
 expect 12 '' holdfast ckpt verify mixed
 expect 0 'ok, full' holdfast ckpt verify mixed --step 0

@@ -186,10 +186,56 @@ Test(verify, a_cut_grown_or_missing_shard_is_found_by_quick_and_never_chosen)
                       STATUS_NO_CHECKPOINT);
     }
     assert_ok(fs_unlink(fs_posix(), path));
-    enum status st = ckpt_verify(fs_posix(), scene.checkpoint, CKPT_VERIFY_QUICK, 1);
-    cr_assert(st == STATUS_CORRUPT || st == STATUS_NOT_FOUND);
+    assert_status(ckpt_verify(fs_posix(), scene.checkpoint, CKPT_VERIFY_QUICK, 1), STATUS_CORRUPT);
     assert_status(ckpt_choose(fs_posix(), scene.save, UINT64_MAX, false, &alone, &choice),
                   STATUS_NO_CHECKPOINT);
+    scene_deinit(&scene);
+}
+
+/* The real file system, but for its n-th open: before that the checkpoint is renamed away, as
+ * retention does. */
+static struct {
+    const char *from, *to;
+    int opens_left; /* 0: never */
+} deletion;
+
+static enum status open_or_delete(struct fs *fs, const char *path, enum fs_open_mode mode,
+                                  struct fs_file **out_file)
+{
+    (void)fs;
+    if (deletion.opens_left > 0 && --deletion.opens_left == 0) {
+        assert_ok(fs_rename(fs_posix(), deletion.from, deletion.to));
+    }
+    return fs_posix()->ops->open(fs_posix(), path, mode, out_file);
+}
+
+Test(verify, a_checkpoint_deleted_at_any_moment_is_gone_and_not_damaged)
+{
+    struct scene scene;
+    struct fs_ops ops = *fs_posix()->ops;
+    struct fs fs = {&ops};
+    char trash[FS_PATH_MAX];
+    int n = 1;
+
+    ops.open = open_or_delete;
+    scene_init(&scene, "zstd", (struct layout){2, 1, 1});
+    assert_ok(fs_join(trash, scene.save, ".trash-x"));
+    for (;; n++) {
+        deletion.from = scene.checkpoint;
+        deletion.to = trash;
+        deletion.opens_left = n;
+        enum status st = ckpt_verify(&fs, scene.checkpoint, CKPT_VERIFY_DEEP, 1);
+        if (deletion.opens_left > 0) {
+            assert_ok(st);
+            break;
+        }
+        cr_assert(st == STATUS_NOT_FOUND, "open %d: %s", n, status_last()->message);
+        cr_assert(strstr(status_last()->message, "any more") != NULL);
+        assert_ok(fs_rename(fs_posix(), trash, scene.checkpoint));
+    }
+    cr_assert(n > 10);
+    assert_ok(fs_unlink(fs_posix(), support_path(scene.checkpoint, MANIFEST_FILE)));
+    assert_status(ckpt_verify(fs_posix(), scene.checkpoint, CKPT_VERIFY_QUICK, 1), STATUS_CORRUPT);
     scene_deinit(&scene);
 }
 
