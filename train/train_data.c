@@ -1,6 +1,8 @@
 /* Data sources by the options; see train_data.h. */
 #include "train/train_data.h"
 
+#include "train/data/read_ahead.h"
+
 static bool has_own_paths(const struct train_options *options)
 {
     return options->train_data_path[0] != 0 || options->valid_data_path[0] != 0 ||
@@ -43,12 +45,14 @@ enum status train_data_check(const struct train_options *options)
     return STATUS_OK;
 }
 
-enum status train_data_open(const struct train_options *options, enum data_split split,
-                            uint64_t samples, struct data_source *out_source)
+enum status train_data_open(const struct train_options *options, const struct train_plan *plan,
+                            enum data_split split, uint64_t samples, struct data_source *out_source)
 {
+    enum status st = STATUS_OK;
     const char *const own[DATA_SPLIT_COUNT] = {options->train_data_path, options->valid_data_path,
                                                options->test_data_path};
     bool by_split = has_own_paths(options);
+    uint64_t run = (uint64_t)plan->model.micro_batch;
     struct data_config config = {
         .path = options->mock_data ? NULL
                 : by_split         ? own[split]
@@ -59,7 +63,18 @@ enum status train_data_open(const struct train_options *options, enum data_split
         .vocab_size = options->vocab_size,
         .cache_folder = options->data_cache_path[0] != 0 ? options->data_cache_path : NULL,
     };
+    struct read_ahead_config ahead = {
+        .workers = (int)options->num_workers,
+        .sequence_length = options->seq_length,
+        .run = run,
+        .stride = run * (uint64_t)plan->layout.dp,
+    };
 
     config.samples[split] = samples;
-    return data_loader_open(&config, split, out_source);
+    TRY(st, data_loader_open(&config, split, out_source), done);
+    if (samples > 0 && !options->mock_data && ahead.workers > 0) {
+        TRY(st, read_ahead_open(&ahead, out_source), done);
+    }
+done:
+    return st;
 }

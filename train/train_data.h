@@ -15,8 +15,10 @@
 /* Exactly one source, with all that it needs and nothing of the others; else STATUS_USAGE. */
 enum status train_data_check(const struct train_options *options) STATUS_MUST_CHECK;
 
-/* Opens `split` for `samples` samples (0: a zeroed source). See data_loader_open. */
-enum status train_data_open(const struct train_options *options, enum data_split split,
-                            uint64_t samples, struct data_source *out_source) STATUS_MUST_CHECK;
+/* Opens `split` for `samples` samples (0: a zeroed source), read ahead in this rank's order unless
+ * it is mock data. See data_loader_open. */
+enum status train_data_open(const struct train_options *options, const struct train_plan *plan,
+                            enum data_split split, uint64_t samples, struct data_source *out_source)
+    STATUS_MUST_CHECK;
 
 #endif

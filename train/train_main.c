@@ -120,8 +120,10 @@ static enum status open_data(struct rank *rank)
                                : rank->plan.train_steps / (uint64_t)options->eval_interval + 1;
     uint64_t valid = evaluations * (uint64_t)options->eval_iters * batch;
 
-    TRY(st, train_data_open(options, DATA_TRAIN, rank->plan.train_samples, &rank->train), done);
-    TRY(st, train_data_open(options, DATA_VALID, valid, &rank->valid), done);
+    TRY(st,
+        train_data_open(options, &rank->plan, DATA_TRAIN, rank->plan.train_samples, &rank->train),
+        done);
+    TRY(st, train_data_open(options, &rank->plan, DATA_VALID, valid, &rank->valid), done);
 done:
     return st;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ckpt/base/status.h"
+#include "train/data/read_ahead.h"
 #include "train/data/tokenizer.h"
 #include "train/train_data.h"
 #include "train/train_layout.h"
@@ -409,6 +410,14 @@ static enum status check_files(struct train_options *options)
     if (options->keep_every > 0 && (!saves || options->keep_every % options->save_interval != 0)) {
         return FAIL(STATUS_USAGE, "--keep-every %lld is not a multiple of --save-interval %lld",
                     (long long)options->keep_every, (long long)options->save_interval);
+    }
+    if (options->finetune && (options->load[0] == 0 || strcmp(options->load, options->save) == 0)) {
+        return FAIL(STATUS_USAGE, "--finetune needs a --load, and a --save '%s' that is another",
+                    options->save);
+    }
+    if (options->override_opt_param_scheduler && options->use_checkpoint_opt_param_scheduler) {
+        return FAIL(STATUS_USAGE, "--override-opt-param-scheduler and "
+                                  "--use-checkpoint-opt-param-scheduler exclude each other");
     }
     if (options->ckpt_step >= 0 && options->load[0] == 0) {
         return FAIL(STATUS_USAGE, "--ckpt-step %lld needs a directory: --load",

@@ -35,8 +35,10 @@ files() {
     [ "$(find cache -type f | wc -l)" = "$1" ] || fail "$(find cache) instead of $1 files"
 }
 
-losses 1 "${blend[@]}"
+losses 1 "${blend[@]}" --num-workers 0
 cp losses.txt wanted.txt
+losses 2 "${blend[@]}" --num-workers 5 --global-batch-size 4 --micro-batch-size 2
+same wanted.txt 'samples read ahead'
 losses 2 "${blend[@]}" --data-cache-path cache
 same wanted.txt 'two ranks that fill a cache'
 files 14

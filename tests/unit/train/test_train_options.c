@@ -327,3 +327,14 @@ Test(train_options, refuses_a_growing_batch_that_does_not_divide)
                          "--rampup-batch-size", "4", "4", "64", NULL),
                  STATUS_USAGE);
 }
+
+Test(train_options, other_orders_and_resets_of_samples_are_refused)
+{
+    char *cyclic[] = {(char *)"holdfast-train", (char *)"--dataloader-type", (char *)"cyclic"};
+    char *positions[] = {(char *)"holdfast-train", (char *)"--reset-position-ids"};
+
+    cr_assert_eq(parse(3, cyclic), STATUS_USAGE);
+    expect_message("'cyclic'", "single");
+    cr_assert_eq(parse(2, positions), STATUS_USAGE);
+    expect_message("'--reset-position-ids'", "from the beginning");
+}
