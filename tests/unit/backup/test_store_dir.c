@@ -1,4 +1,4 @@
-/* Claims of the directory store alone (backup/store_dir); those of every store are in test_store.c. */
+/* Claims of the directory store alone (backup/store_dir); test_store.c has those of every store. */
 #include <criterion/criterion.h>
 
 #include "backup/store.h"
