@@ -15,6 +15,7 @@
 #include "ckpt/base/log.h"
 #include "ckpt/base/mem.h"
 #include "ckpt/meta/lease.h"
+#include "train/train_schedule.h"
 
 #define PRUNED_MAX 8 /* checkpoints that may be pruned between being chosen and being read */
 
@@ -69,6 +70,8 @@ enum status train_ckpt_init(struct train_ckpt *ckpt, const struct train_options 
                                 .topology = topology,
                                 .fs = fs,
                                 .thread_count = thread_count,
+                                .acting = *options,
+                                .schedule = plan->schedule,
                                 .committed_step = -1};
     ckpt->group = (struct ckpt_group){.rank = comm_rank(topology->world),
                                       .size = comm_size(topology->world),
@@ -263,7 +266,7 @@ done:
 }
 
 static enum status load_tensors(struct train_ckpt *ckpt, struct train_state *state,
-                                const struct ckpt_choice *choice)
+                                const struct ckpt_choice *choice, bool only_params)
 {
     enum status st = STATUS_OK, verdict = STATUS_OK;
     struct catalog_pin *pinned = NULL;
@@ -273,23 +276,61 @@ static enum status load_tensors(struct train_ckpt *ckpt, struct train_state *sta
     }
     TRY(st, share_verdict(ckpt, verdict), done);
     TRY(st,
-        ckpt_load(ckpt->fs, choice, state->tensors, state->count, ckpt->thread_count, &ckpt->group),
+        ckpt_load(ckpt->fs, choice, state->tensors, only_params ? state->param_count : state->count,
+                  ckpt->thread_count, &ckpt->group),
         done);
 done:
     catalog_pin_destroy(&pinned);
     return st;
 }
 
+/* The weights only: another training may have made them, so only the model must be the same. */
+static enum status load_to_finetune(struct train_ckpt *ckpt, struct train_state *state,
+                                    const struct ckpt_choice *choice)
+{
+    enum status st = STATUS_OK;
+    cJSON *model = cJSON_Duplicate(choice->manifest.options, true);
+
+    if (model == NULL) {
+        return FAIL(STATUS_NO_MEMORY, "no memory for the options of '%s'", choice->path);
+    }
+    for (size_t i = 0; i < train_options_table.option_count; i++) {
+        const struct option *option = &train_options_table.options[i];
+        if (strcmp(option->group, "model") != 0) {
+            cJSON_DeleteItemFromObjectCaseSensitive(model, option->name);
+        }
+    }
+    TRY(st, options_check_resume(&train_options_table, ckpt->options, model, choice->path), done);
+    TRY(st, load_tensors(ckpt, state, choice, true), done);
+    log_info("finetuning: the weights are those of '%s', the training begins at step 0",
+             choice->path);
+done:
+    cJSON_Delete(model);
+    return st;
+}
+
+/* What --finetune and --no-load-optim ask for is done once the run has committed a step: an agent
+ * starts it again with the same flags. */
 static enum status load(struct train_ckpt *ckpt, struct train_state *state,
                         const struct ckpt_choice *choice, bool *out_done)
 {
     enum status st = STATUS_OK;
     const struct manifest *manifest = &choice->manifest;
     uint64_t seed = state->scalars.seed;
+    bool is_first = ckpt->own_step < 0;
+    bool only_params = is_first && ckpt->options->no_load_optim;
     char from[LAYOUT_NAME_MAX], to[LAYOUT_NAME_MAX];
 
+    if (is_first && ckpt->options->finetune) {
+        return load_to_finetune(ckpt, state, choice);
+    }
+    ckpt->acting = *ckpt->options;
     TRY(st,
-        options_check_resume(&train_options_table, ckpt->options, manifest->options, choice->path),
+        train_schedule_resume(&ckpt->acting, ckpt->group.size, manifest->options, choice->path,
+                              &ckpt->schedule),
+        done);
+    TRY(st,
+        options_check_resume(&train_options_table, &ckpt->acting, manifest->options, choice->path),
         done);
     TRY(st, train_state_from_json(state, manifest->state, manifest->step, choice->path), done);
     if (state->scalars.step != manifest->step || state->scalars.seed != seed) {
@@ -306,7 +347,11 @@ static enum status load(struct train_ckpt *ckpt, struct train_state *state,
         *out_done = true;
         goto done;
     }
-    TRY(st, load_tensors(ckpt, state, choice), done);
+    TRY(st, load_tensors(ckpt, state, choice, only_params), done);
+    if (only_params) {
+        state->scalars.optimizer_updates = 0;
+        log_info("--no-load-optim: the moments of Adam begin anew");
+    }
     ckpt->resumed = true;
     ckpt->resumed_step = manifest->step;
     layout_format(manifest->layout, from);
@@ -612,7 +657,7 @@ enum status train_ckpt_save(struct train_ckpt *ckpt, const struct train_state *s
     struct ckpt_save_result result = {0};
 
     TRY(st, train_state_check_replicas(state), done);
-    TRY(st, options_to_json(&train_options_table, ckpt->options, &options), done);
+    TRY(st, options_to_json(&train_options_table, &ckpt->acting, &options), done);
     TRY(st, train_state_to_json(state, &scalars), done);
     struct ckpt_save save = {.step = step,
                              .parent_step = ckpt->resumed ? ckpt->resumed_step : step,

@@ -23,6 +23,8 @@
 struct train_ckpt {
     const struct train_options *options;
     const struct train_plan *plan;
+    struct train_options acting; /* the options, maybe with a checkpoint's schedule: saved */
+    struct lr_schedule schedule; /* the plan's, or that of `acting` */
     const struct run_env *env;
     const struct topology *topology;
     struct fs *fs;

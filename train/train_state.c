@@ -82,6 +82,9 @@ enum status train_state_init(struct train_state *state, struct optimizer *optimi
                        has_rows ? &plan->segments[next] : NULL);
             next += has_rows ? 1 : 0;
         }
+        if (kind == KIND_PARAM) {
+            state->param_count = state->count;
+        }
     }
 done:
     if (st != STATUS_OK) {

@@ -43,6 +43,7 @@ struct train_state {
     struct ckpt_tensor *tensors;    /* views; they live as long as model and optimizer */
     struct train_state_item *items; /* [count] names and who holds replicas */
     size_t count;
+    size_t param_count; /* the parameters come first */
 };
 
 /* Lists the tensors of this rank. CPU memory: a device of its own memory needs copies here. */

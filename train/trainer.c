@@ -24,8 +24,9 @@
 /* What the ranks agree on in each step, summed in double. */
 struct agreement {
     double squared_norm;
-    double loss; /* the step's, as the mean over all its tokens */
-    double stop; /* ranks that got a signal */
+    double loss;   /* the step's, as the mean over all its tokens */
+    double tokens; /* that the loss counts */
+    double stop;   /* ranks that got a signal */
 };
 
 /* Means since the last log line. */
@@ -48,7 +49,9 @@ struct trainer {
     int64_t micro_batches;     /* of this step */
     struct gpt_batch *batches; /* [micro_batches] of the largest step, and their arrays: */
     int32_t *tokens, *labels;  /* [micro_batches,B,T] */
+    float *loss_mask;          /* [micro_batches,B,T]; NULL: every token counts */
     int32_t *sample;           /* [T + 1] */
+    double token_count;        /* that count in the loss of this rank's micro-batches */
     struct window window;
     bool logged_once, stop;
     struct status_record last_save; /* of the newest try */
@@ -113,10 +116,15 @@ static enum status create_batches(struct trainer *trainer)
     TRY(st, mem_alloc(&trainer->batches, count, sizeof(*trainer->batches)), done);
     TRY(st, mem_alloc(&trainer->tokens, count * tokens, sizeof(int32_t)), done);
     TRY(st, mem_alloc(&trainer->labels, count * tokens, sizeof(int32_t)), done);
+    if (trainer->config.options->eod_mask_loss) {
+        TRY(st, mem_alloc(&trainer->loss_mask, count * tokens, sizeof(float)), done);
+    }
     TRY(st, mem_alloc(&trainer->sample, (size_t)model->sequence + 1, sizeof(int32_t)), done);
     for (size_t m = 0; m < count; m++) {
         trainer->batches[m].tokens = trainer->tokens + m * tokens;
         trainer->batches[m].labels = trainer->labels + m * tokens;
+        trainer->batches[m].loss_mask =
+            trainer->loss_mask == NULL ? NULL : trainer->loss_mask + m * tokens;
     }
 done:
     return st;
@@ -203,6 +211,7 @@ void trainer_destroy(struct trainer **address)
     mem_free(&trainer->batches);
     mem_free(&trainer->tokens);
     mem_free(&trainer->labels);
+    mem_free(&trainer->loss_mask);
     mem_free(&trainer->sample);
     mem_free(address);
 }
@@ -213,6 +222,20 @@ struct gpt *trainer_gpt(struct trainer *trainer)
 }
 
 /* --- the phases of a step ----------------------------------------------------------------- */
+
+/* How many of a micro-batch's tokens count in the loss; marks them. */
+static size_t mask_loss(struct trainer *trainer, size_t micro_batch)
+{
+    const struct gpt_config *model = &trainer->config.plan->model;
+    size_t count = (size_t)model->micro_batch * (size_t)model->sequence;
+
+    if (trainer->loss_mask == NULL) {
+        return count;
+    }
+    return data_loader_mask_loss(trainer->batches[micro_batch].tokens, count,
+                                 (int32_t)trainer->config.options->eod_id,
+                                 trainer->loss_mask + micro_batch * count);
+}
 
 /* Megatron's "single" order: from `position` on, each micro-batch takes B samples for each DP rank.
  * Stages between first and last need no data. */
@@ -226,13 +249,12 @@ static enum status load_batches(struct trainer *trainer, const struct data_sourc
     uint64_t B = (uint64_t)plan->model.micro_batch;
     uint64_t dp = (uint64_t)plan->layout.dp;
     bool has_data = coords->pp == 0 || coords->pp == plan->layout.pp - 1;
-    double tokens = (double)B * (double)T;
     size_t row = 0;
 
+    trainer->token_count = 0;
     for (uint64_t m = 0; m < (uint64_t)trainer->micro_batches; m++) {
         struct gpt_batch *batch = &trainer->batches[m];
         batch->first_sample = position + (m * dp + (uint64_t)coords->dp) * B;
-        batch->loss_scale = (float)(1.0 / (tokens * (double)trainer->micro_batches * (double)dp));
         batch->step = trainer->state.scalars.step;
         batch->is_training = is_training;
         for (uint64_t b = 0; has_data && b < B; b++, row++) {
@@ -240,19 +262,29 @@ static enum status load_batches(struct trainer *trainer, const struct data_sourc
             memcpy(trainer->tokens + row * T, trainer->sample, T * sizeof(int32_t));
             memcpy(trainer->labels + row * T, trainer->sample + 1, T * sizeof(int32_t));
         }
+        /* Each micro-batch's loss is the mean of its own tokens that count. */
+        double tokens = (double)mask_loss(trainer, m);
+        double parts = (double)trainer->micro_batches * (double)dp;
+        batch->loss_scale = (float)(1.0 / ((tokens > 0 ? tokens : 1.0) * parts));
+        trainer->token_count += tokens;
     }
 done:
     return st;
 }
 
-/* The mean token loss over the world from this rank's sum; the TP ranks have equal sums. */
-static double loss_share(const struct trainer *trainer, double loss_sum)
+/* Whether this rank's sums of the loss are added to the world's: the TP ranks have equal ones, and
+ * the stages before the last have none. */
+static bool counts_loss(const struct trainer *trainer)
 {
-    const struct train_plan *plan = trainer->config.plan;
-    double tokens = (double)plan->model.micro_batch * (double)plan->model.sequence;
-    double parts = (double)trainer->micro_batches * (double)plan->layout.dp;
+    const struct coords *coords = &trainer->topology.coords;
 
-    return trainer->topology.coords.tp == 0 ? loss_sum / tokens / parts : 0.0;
+    return coords->tp == 0 && coords->pp == trainer->config.plan->layout.pp - 1;
+}
+
+/* The mean token loss from the world's sums. */
+static double mean_loss(double loss_sum, double token_count)
+{
+    return loss_sum / (token_count > 0 ? token_count : 1.0);
 }
 
 static enum status fail_not_finite(struct trainer *trainer, bool is_mine,
@@ -274,7 +306,9 @@ done:
 static enum status agree(struct trainer *trainer, double loss_sum, struct agreement *out_sums)
 {
     enum status st = STATUS_OK;
-    struct agreement sums = {.loss = loss_share(trainer, loss_sum),
+    bool counts = counts_loss(trainer);
+    struct agreement sums = {.loss = counts ? loss_sum : 0.0,
+                             .tokens = counts ? trainer->token_count : 0.0,
                              .stop = *trainer->config.stop_signal != 0 ? 1 : 0};
 
     TRY(st, grads_sum_of_squares(&trainer->grads, &sums.squared_norm), done);
@@ -283,6 +317,7 @@ static enum status agree(struct trainer *trainer, double loss_sum, struct agreem
         comm_all_reduce(trainer->config.world, &sums, sizeof(sums) / sizeof(double), COMM_F64,
                         COMM_SUM),
         done);
+    sums.loss = mean_loss(sums.loss, sums.tokens);
     if (!isfinite(sums.squared_norm) || !isfinite(sums.loss)) {
         TRY(st, fail_not_finite(trainer, mine, &sums), done);
     }
@@ -301,7 +336,7 @@ static enum status update(struct trainer *trainer, double norm)
 {
     enum status st = STATUS_OK;
     struct train_scalars *scalars = &trainer->state.scalars;
-    const struct lr_schedule *schedule = &trainer->config.plan->schedule;
+    const struct lr_schedule *schedule = &trainer->ckpt.schedule;
     double rate = lr_schedule_at(schedule, scalars->lr_samples);
     double decay = lr_schedule_weight_decay_at(schedule, scalars->lr_samples);
     uint64_t batch = (uint64_t)current_batch(trainer);
@@ -345,7 +380,7 @@ static void log_step(struct trainer *trainer, double loss, double norm)
         .train_steps = trainer->config.plan->train_steps,
         .consumed_samples = scalars->consumed_samples,
         .step_ms = (double)(now_ns - window->begin_ns) / 1e6 / (double)window->steps,
-        .learning_rate = lr_schedule_at(&trainer->config.plan->schedule, scalars->lr_samples),
+        .learning_rate = lr_schedule_at(&trainer->ckpt.schedule, scalars->lr_samples),
         .global_batch = (uint64_t)(trainer->micro_batches * trainer->config.plan->layout.dp *
                                    trainer->config.plan->model.micro_batch),
         .loss = window->loss_sum / (double)window->steps,
@@ -367,7 +402,7 @@ static enum status evaluate(struct trainer *trainer)
     const struct train_options *options = trainer->config.options;
     struct train_scalars *scalars = &trainer->state.scalars;
     char text[LOG_LINE_TEXT_MAX];
-    double loss = 0;
+    double sums[2] = {0}; /* of the loss, and of the tokens that count in it */
 
     enter_phase(trainer, PROGRESS_EVAL);
     TRY(st, use_batch(trainer, options->global_batch_size), done);
@@ -377,12 +412,13 @@ static enum status evaluate(struct trainer *trainer)
             load_batches(trainer, &trainer->config.valid, scalars->consumed_valid_samples, false),
             done);
         TRY(st, pipeline_evaluate(trainer->pipeline, trainer->batches, &loss_sum), done);
-        loss += loss_share(trainer, loss_sum) / (double)options->eval_iters;
+        sums[0] += counts_loss(trainer) ? loss_sum : 0.0;
+        sums[1] += counts_loss(trainer) ? trainer->token_count : 0.0;
         scalars->consumed_valid_samples += (uint64_t)options->global_batch_size;
     }
-    TRY(st, comm_all_reduce(trainer->config.world, &loss, 1, COMM_F64, COMM_SUM), done);
+    TRY(st, comm_all_reduce(trainer->config.world, sums, 2, COMM_F64, COMM_SUM), done);
     if (is_last_rank(trainer)) {
-        log_line_format_validation(scalars->step, loss, text);
+        log_line_format_validation(scalars->step, mean_loss(sums[0], sums[1]), text);
         fprintf(trainer->config.out, "%s\n", text);
         fflush(trainer->config.out);
     }

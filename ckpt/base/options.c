@@ -519,6 +519,43 @@ static void saved_text(const cJSON *saved, char *out_text, size_t bytes)
     }
 }
 
+static const cJSON *saved_value(const cJSON *saved, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(saved, name), "value");
+}
+
+enum status options_take_saved(const struct option_table *table, const cJSON *saved,
+                               const char *name, void *values)
+{
+    char text[OPTIONS_TEXT_MAX];
+    const cJSON *value = saved_value(saved, name);
+
+    if (value == NULL) {
+        return STATUS_OK;
+    }
+    if (cJSON_IsNumber(value)) { /* all its digits */
+        (void)snprintf(text, sizeof text, "%.17g", value->valuedouble);
+    } else {
+        saved_text(value, text, sizeof text);
+    }
+    return options_set(table, name, text, values);
+}
+
+bool options_differs(const struct option_table *table, const cJSON *saved, const char *name,
+                     const void *values, char *out_now, char *out_saved, size_t bytes)
+{
+    const struct option *option = find_exact(table, name, strlen(name));
+    const cJSON *value = saved_value(saved, name);
+
+    CHECK(option != NULL);
+    if (value == NULL || equals_saved(option, values, value)) {
+        return false;
+    }
+    options_format_value(option, values, out_now, bytes);
+    saved_text(value, out_saved, bytes);
+    return true;
+}
+
 enum status options_check_resume(const struct option_table *table, const void *values,
                                  const cJSON *saved, const char *where)
 {
@@ -527,16 +564,12 @@ enum status options_check_resume(const struct option_table *table, const void *v
 
     for (size_t i = 0; i < table->option_count; i++) {
         const struct option *option = &table->options[i];
-        const cJSON *row = cJSON_GetObjectItemCaseSensitive(saved, option->name);
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(row, "value");
         char now[OPTIONS_TEXT_MAX], then[OPTIONS_TEXT_MAX];
 
-        if (option->resume == OPTION_LOCAL || value == NULL ||
-            equals_saved(option, values, value)) {
+        if (option->resume == OPTION_LOCAL ||
+            !options_differs(table, saved, option->name, values, now, then, sizeof now)) {
             continue;
         }
-        options_format_value(option, values, now, sizeof now);
-        saved_text(value, then, sizeof then);
         if (option->resume != OPTION_FIXED) {
             log_info("--%s is now %s, was %s in '%s'", option->name, now, then, where);
         } else if (used < sizeof differences) {

@@ -99,6 +99,13 @@ void options_print_values(const struct option_table *table, const char *heading,
 /* Every option but the LOCAL ones: {"name": {"value": ..., "class": "FIXED"}, ...}. */
 enum status options_to_json(const struct option_table *table, const void *values,
                             cJSON **out_object) STATUS_MUST_CHECK;
+/* Sets one option to its value in a saved object; one that is not there stays as it is. */
+enum status options_take_saved(const struct option_table *table, const cJSON *saved,
+                               const char *name, void *values) STATUS_MUST_CHECK;
+/* Whether one option has another value in a saved object, and both as text of at most `bytes`. One
+ * that is not there does not differ. */
+bool options_differs(const struct option_table *table, const cJSON *saved, const char *name,
+                     const void *values, char *out_now, char *out_saved, size_t bytes);
 /* Compares with a saved object. FIXED differences: STATUS_OPTIONS_DIFFER with every name and both
  * values in one message. TUNE and RESHARD ones are logged. Options missing on one side are taken
  * as unchanged. */

@@ -64,5 +64,63 @@ grep 'validation loss at' whole.out >whole
 cat first.out second.out | grep 'validation loss at' >parts
 same 'validation inside the ramp' whole parts
 
+# --- whose schedule -------------------------------------------------------------------------------
+
+# rates OUT...: iteration and learning rate of every log line.
+rates() {
+    steps "$@" | cut -d ' ' -f 1,3
+}
+old=(--train-iters 12 --lr-decay-style cosine --min-lr 1e-4 --lr-warmup-iters 2 --weight-decay 0.1)
+new=(--train-iters 12 --lr-decay-style linear --lr 5e-3 --lr-warmup-iters 2 --weight-decay 0.5)
+train 1 0 old.out "${old[@]}"
+train 1 0 new.out "${new[@]}"
+train 1 0 first.out "${old[@]}" --save plan --save-interval 6 --exit-interval 6
+plan=(--load plan)
+train 1 14 refused.out "${new[@]}" "${plan[@]}"
+says refused.out '--lr is 0.005 here and 0.001 there'
+says refused.out '--weight-decay is 0.5 here and 0.1 there'
+says refused.out '--override-opt-param-scheduler'
+train 1 0 override.out "${new[@]}" "${plan[@]}" --override-opt_param-scheduler
+rates new.out | tail -n 6 >whole
+rates override.out >parts
+same 'the rates of the flags' whole parts
+train 1 0 checkpoint.out "${new[@]}" "${plan[@]}" --use-checkpoint-opt_param-scheduler \
+    --save adopted --save-interval 3 --exit-interval 9
+rates old.out | sed -n 7,9p >whole
+rates checkpoint.out >parts
+same 'the rates of the checkpoint' whole parts
+# Weight decay too, from the first step on: the losses are those of the run that was never stopped.
+steps old.out | sed -n 7,9p >whole
+steps checkpoint.out >parts
+same 'the steps after a resume by the checkpoint'\''s schedule' whole parts
+# What was adopted is what the next checkpoint says.
+train 1 0 again.out "${old[@]}" --load adopted
+steps old.out | tail -n 3 >whole
+steps again.out >parts
+same 'the steps after adopting a schedule' whole parts
+steps override.out | cut -d ' ' -f 5 | tail -n 5 >parts
+steps old.out | cut -d ' ' -f 5 | tail -n 5 >whole
+! cmp -s whole parts || fail 'another schedule makes no difference'
+
+# --- what of a checkpoint -------------------------------------------------------------------------
+
+train 1 0 moments.out "${old[@]}" "${plan[@]}" --no-load-optim --no-load-rng
+rates old.out | tail -n 6 >whole
+rates moments.out >parts
+same 'the rates without moments' whole parts
+[ "$(steps moments.out | head -n 1)" = "$(steps old.out | sed -n 7p)" ] ||
+    fail 'the first step without moments begins from other weights'
+[ "$(steps moments.out | tail -n 1)" != "$(steps old.out | tail -n 1)" ] ||
+    fail 'moments were loaded'
+train 2 0 tune.out "${new[@]}" "${plan[@]}" --finetune --seed 7 --save tuned --save-interval 6
+rates tune.out >parts
+rates new.out >whole
+same 'the rates of finetuning' whole parts
+says tune.out "finetuning: the weights are those of 'plan/step_0000006'"
+train 1 2 done.out "${new[@]}" --load plan --finetune --save plan --save-interval 6
+says done.out '--finetune needs'
+[ "$(ls -d tuned/step_*)" = "$(printf '%s\n' tuned/step_0000006 tuned/step_0000012)" ] ||
+    fail 'finetuning saved elsewhere'
+
 [ "$failures" = 0 ] || exit 1
 echo 'all duties are done'

@@ -374,3 +374,26 @@ Test(options, other_differences_are_logged_and_missing_ones_pass)
     free(text);
     cJSON_Delete(saved);
 }
+
+Test(options, one_option_is_compared_with_and_taken_from_a_saved_object_to_the_last_digit)
+{
+    cJSON *saved = NULL;
+    char now[32], then[32];
+
+    assert_ok(PARSE("--clip-grad", "0.1", "--ramp", "1", "2", "--fast"));
+    values.clip = 1.0 / 3.0;
+    assert_ok(options_to_json(&table, &values, &saved));
+    assert_ok(PARSE("--clip-grad", "0.1", "--no-shuffle", "--no-fast"));
+    cr_assert(options_differs(&table, saved, "clip-grad", &values, now, then, sizeof now));
+    cr_assert_str_eq(now, "0.1");
+    cr_assert_str_eq(then, "0.3333333333");
+    cr_assert(!options_differs(&table, saved, "lr", &values, now, then, sizeof now));
+    cr_assert(!options_differs(&table, saved, "fast", &values, now, then, sizeof now)); /* LOCAL */
+    assert_ok(options_take_saved(&table, saved, "clip-grad", &values));
+    assert_ok(options_take_saved(&table, saved, "ramp", &values));
+    assert_ok(options_take_saved(&table, saved, "shuffle", &values));
+    assert_ok(options_take_saved(&table, saved, "fast", &values));
+    cr_assert(values.clip == 1.0 / 3.0 && values.shuffle && !values.fast);
+    cr_assert_str_eq(values.ramp, "1 2");
+    cJSON_Delete(saved);
+}

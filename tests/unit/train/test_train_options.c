@@ -338,3 +338,27 @@ Test(train_options, other_orders_and_resets_of_samples_are_refused)
     cr_assert_eq(parse(2, positions), STATUS_USAGE);
     expect_message("'--reset-position-ids'", "from the beginning");
 }
+
+Test(train_options, refuses_two_schedules_and_finetuning_in_place)
+{
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--override-opt_param-scheduler",
+                         "--use-checkpoint-opt_param-scheduler", NULL),
+                 STATUS_USAGE);
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--finetune", NULL), STATUS_USAGE);
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--finetune", "--load", "x", "--save", "x",
+                         "--save-interval", "1", NULL),
+                 STATUS_USAGE);
+    expect_message("--finetune", "'x'");
+    cr_assert_eq(resolve(1, "--train-iters", "5", "--finetune", "--load", "x", NULL), STATUS_OK);
+}
+
+Test(train_options, masking_the_loss_needs_an_id_of_the_vocabulary)
+{
+    cr_assert_eq(resolve(1, "--train-iters", "10", "--eod-mask-loss", NULL), STATUS_USAGE);
+    expect_message("--eod-mask-loss needs", "not -1");
+    cr_assert_eq(resolve(1, "--train-iters", "10", "--eod-mask-loss", "--eod-id", "100", NULL),
+                 STATUS_USAGE);
+    expect_message("--vocab-size 100", "not 100");
+    cr_assert_eq(resolve(1, "--train-iters", "10", "--eod-mask-loss", "--eod-id", "99", NULL),
+                 STATUS_OK);
+}
