@@ -14,6 +14,13 @@ enum status train_data_check(const struct train_options *options)
     bool by_split = has_own_paths(options);
     int sources = (options->data_path[0] != 0) + by_split + options->mock_data;
 
+    if (options->eod_mask_loss && (options->eod_id < 0 || options->eod_id >= options->vocab_size)) {
+        return FAIL(
+            STATUS_USAGE,
+            "--eod-mask-loss needs the id that ends a document, below --vocab-size %lld, and "
+            "not %lld: give --eod-id, or the tokenizer's files",
+            (long long)options->vocab_size, (long long)options->eod_id);
+    }
     if (sources == 0) {
         return FAIL(STATUS_USAGE,
                     "no data: give --data-path, or --train-data-path, or --mock-data");

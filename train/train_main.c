@@ -89,22 +89,30 @@ static int count_threads(const struct rank *rank)
     return share > 0 ? share : 1;
 }
 
-/* Scripts give the vocabulary's files, not its size. */
-static enum status derive_vocab_size(struct train_options *options)
+/* Scripts give the vocabulary's files, not its size and its ids. */
+static enum status derive_from_tokenizer(struct train_options *options)
 {
     enum status st = STATUS_OK;
     struct tokenizer *tokenizer = NULL;
     bool has_tokenizer = options->vocab_file[0] != 0 || options->merge_file[0] != 0 ||
                          strcmp(options->tokenizer_type, "ByteTokenizer") == 0;
 
-    if (options->vocab_size > 0 || !has_tokenizer) {
+    bool wants_size = options->vocab_size == 0;
+    bool wants_eod = options->eod_mask_loss && options->eod_id < 0;
+
+    if (!has_tokenizer || (!wants_size && !wants_eod)) {
         return STATUS_OK;
     }
     TRY(st,
         tokenizer_create(options->tokenizer_type, options->vocab_file, options->merge_file,
                          &tokenizer),
         done);
-    options->vocab_size = tokenizer->vocab_size;
+    if (wants_size) {
+        options->vocab_size = tokenizer->vocab_size;
+    }
+    if (wants_eod) {
+        options->eod_id = tokenizer->end_of_document;
+    }
 done:
     tokenizer_destroy(tokenizer);
     return st;
@@ -263,7 +271,7 @@ static enum status prepare(struct rank *rank, int argc, char **argv, bool *out_h
     if (*out_help) {
         goto done;
     }
-    TRY(st, derive_vocab_size(&rank->options), done);
+    TRY(st, derive_from_tokenizer(&rank->options), done);
     TRY(st, train_options_resolve(&rank->options, rank->env.world_size, &rank->plan), done);
     TRY(st, open_progress(rank), done);
     atomic_store(&progress_page(rank->progress)->pid, (int64_t)getpid());

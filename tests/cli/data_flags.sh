@@ -69,4 +69,15 @@ cp losses.txt own.txt
 grep -q 'validation loss at iteration 2' out.txt || fail 'no validation'
 losses 1 --data-path text_eod --split 1,0,0
 same own.txt 'the whole of a data set'
+
+# Loss on all but what follows an end of document (50256): alike in every layout, and nothing else.
+losses 1 "${blend[@]}" --eod-mask-loss --eod-id 65535
+same wanted.txt 'a mask of an id that never comes'
+losses 1 "${blend[@]}" --eod-mask-loss --eod-id 50256
+! cmp -s wanted.txt losses.txt || fail 'the mask changes nothing'
+cp losses.txt masked.txt
+losses 2 "${blend[@]}" --eod-mask-loss --eod-id 50256
+same masked.txt 'a mask with two data parallel ranks'
+losses 2 "${blend[@]}" --eod-mask-loss --eod-id 50256 --pipeline-model-parallel-size 2
+same masked.txt 'a mask with two stages'
 exit $((failures > 0))

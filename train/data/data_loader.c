@@ -281,6 +281,20 @@ enum status data_loader_open(const struct data_config *config, enum data_split s
                                 : open_indexed(config, split, out_source);
 }
 
+size_t data_loader_mask_loss(const int32_t *tokens, size_t count, int32_t end_of_document,
+                             float *out_mask)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        bool counts = tokens[i] != end_of_document;
+
+        out_mask[i] = counts ? 1.0f : 0.0f;
+        kept += counts;
+    }
+    return kept;
+}
+
 void data_loader_close(struct data_source *source)
 {
     if (source->close != NULL) {

@@ -9,6 +9,7 @@
 #ifndef TRAIN_DATA_DATA_LOADER_H
 #define TRAIN_DATA_DATA_LOADER_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "ckpt/base/status.h"
@@ -49,6 +50,10 @@ struct data_config {
  * asked for 0 samples gives STATUS_OK and a zeroed source. */
 enum status data_loader_open(const struct data_config *config, enum data_split split,
                              struct data_source *out_source) STATUS_MUST_CHECK;
+/* Megatron's --eod-mask-loss: 0 for each of the `count` input tokens that ends a document (what
+ * comes after it, nobody can foresee), else 1. Returns how many are 1. */
+size_t data_loader_mask_loss(const int32_t *tokens, size_t count, int32_t end_of_document,
+                             float *out_mask);
 /* Takes a zeroed source. */
 void data_loader_close(struct data_source *source);
 

@@ -205,6 +205,17 @@ Test(data_loader, missing_part_of_a_blend_is_named)
     check_refused(&config, DATA_TRAIN, STATUS_USAGE, "unusable weight 'b'");
 }
 
+Test(data_loader, loss_is_masked_where_the_input_ends_a_document)
+{
+    const int32_t tokens[] = {5, 9, 0, 9, 9, 1};
+    const float wanted[] = {1, 0, 1, 0, 0, 1};
+    float mask[6];
+
+    cr_assert_eq(data_loader_mask_loss(tokens, 6, 9, mask), 3);
+    cr_assert_arr_eq(mask, wanted, sizeof mask);
+    cr_assert_eq(data_loader_mask_loss(tokens, 6, 7, mask), 6);
+}
+
 Test(data_loader, split_asked_for_nothing_is_not_opened)
 {
     struct data_config config = make_config();
