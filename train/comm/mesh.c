@@ -156,6 +156,11 @@ bool mesh_read_bye(struct mesh *mesh, int rank, struct mesh_packet *out_bye)
     for (;;) {
         ssize_t got = recv(mesh->sockets[rank], out_bye, sizeof(*out_bye), MSG_DONTWAIT);
 
+        /* A peer that left something unread resets the socket, and the kernel tells that first,
+         * once; what the peer had sent is behind it. */
+        if (got < 0 && errno == ECONNRESET) {
+            continue;
+        }
         if (got <= 0) {
             return false;
         }
