@@ -122,9 +122,9 @@ enum status ckpt_load(struct fs *fs, const struct ckpt_choice *choice,
                       const struct ckpt_group *group) STATUS_MUST_CHECK;
 
 /* Offline, one process; memory for the largest tensor. Levels: QUICK sizes and manifest; FULL every
- * byte against the file hashes; DEEP the state hash of the decoded tensors. STATUS_CORRUPT: damaged,
- * which a missing part is too. STATUS_NOT_FOUND: the whole checkpoint is not there, or not any more:
- * a run's retention may delete it while it is read. */
+ * byte against the file hashes; DEEP the state hash of the decoded tensors. STATUS_CORRUPT: it is
+ * damaged, which a missing part is too. STATUS_NOT_FOUND: the whole checkpoint is not there, or not
+ * any more: a run's retention may delete it while it is read. */
 enum ckpt_verify_level { CKPT_VERIFY_QUICK, CKPT_VERIFY_FULL, CKPT_VERIFY_DEEP };
 enum status ckpt_verify(struct fs *fs, const char *checkpoint, enum ckpt_verify_level level,
                         int thread_count) STATUS_MUST_CHECK;

@@ -267,9 +267,9 @@ done:
     return st;
 }
 
-/* One entry, also of those that the catalog found unusable; only damage is counted, and a checkpoint
- * that its run has deleted meanwhile is left out. Everything else ends the command: what cannot be
- * read is not proved damaged. */
+/* One entry, also of those that the catalog found unusable; only damage is counted, and a
+ * checkpoint that its run has deleted meanwhile is left out. Everything else ends the command: what
+ * cannot be read is not proved damaged. */
 static enum status verify_entry(const struct ckpt_options *options,
                                 const struct catalog_entry *entry, size_t *checked, size_t *bad)
 {
