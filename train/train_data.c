@@ -1,7 +1,13 @@
 /* Data sources by the options; see train_data.h. */
 #include "train/train_data.h"
 
+#include <string.h>
+
+#include "ckpt/base/fs.h"
+#include "ckpt/base/mem.h"
 #include "train/data/read_ahead.h"
+
+#define DATA_ARGS_BYTES_MAX ((size_t)64 << 20)
 
 static bool has_own_paths(const struct train_options *options)
 {
@@ -9,29 +15,41 @@ static bool has_own_paths(const struct train_options *options)
            options->test_data_path[0] != 0;
 }
 
-enum status train_data_check(const struct train_options *options)
+static enum status check_source(const struct train_options *options)
 {
     bool by_split = has_own_paths(options);
-    int sources = (options->data_path[0] != 0) + by_split + options->mock_data;
+    int sources = (options->data_path[0] != 0) + (options->data_args_path[0] != 0) + by_split +
+                  options->mock_data;
 
-    if (options->eod_mask_loss && (options->eod_id < 0 || options->eod_id >= options->vocab_size)) {
-        return FAIL(
-            STATUS_USAGE,
-            "--eod-mask-loss needs the id that ends a document, below --vocab-size %lld, and "
-            "not %lld: give --eod-id, or the tokenizer's files",
-            (long long)options->vocab_size, (long long)options->eod_id);
-    }
     if (sources == 0) {
         return FAIL(STATUS_USAGE,
                     "no data: give --data-path, or --train-data-path, or --mock-data");
     }
     if (sources > 1) {
         return FAIL(STATUS_USAGE,
-                    "several sources of data (--data-path '%.200s', --train-data-path '%.200s', "
-                    "--valid-data-path '%.200s', --test-data-path '%.200s', --mock-data %s): give "
-                    "--data-path, or paths for each split, or --mock-data",
-                    options->data_path, options->train_data_path, options->valid_data_path,
-                    options->test_data_path, options->mock_data ? "true" : "false");
+                    "several sources of data (--data-path '%.160s', --data-args-path '%.160s', "
+                    "--train-data-path '%.160s', --valid-data-path '%.160s', --test-data-path "
+                    "'%.160s', --mock-data %s): give one of the first two, or paths for each "
+                    "split, or --mock-data",
+                    options->data_path, options->data_args_path, options->train_data_path,
+                    options->valid_data_path, options->test_data_path,
+                    options->mock_data ? "true" : "false");
+    }
+    return STATUS_OK;
+}
+
+enum status train_data_check(const struct train_options *options)
+{
+    enum status st = STATUS_OK;
+    bool by_split = has_own_paths(options);
+
+    TRY(st, check_source(options), done);
+    if (options->eod_mask_loss && (options->eod_id < 0 || options->eod_id >= options->vocab_size)) {
+        return FAIL(
+            STATUS_USAGE,
+            "--eod-mask-loss needs the id that ends a document, below --vocab-size %lld, and "
+            "not %lld: give --eod-id, or the tokenizer's files",
+            (long long)options->vocab_size, (long long)options->eod_id);
     }
     if (by_split && options->train_data_path[0] == 0) {
         return FAIL(STATUS_USAGE,
@@ -49,7 +67,27 @@ enum status train_data_check(const struct train_options *options)
                     "--split '%s' does not go with --train-data-path '%s': it cuts --data-path",
                     options->split, options->train_data_path);
     }
-    return STATUS_OK;
+done:
+    return st;
+}
+
+/* What --data-path says, or the file that says it. */
+static enum status read_path(const struct train_options *options, char **out_path)
+{
+    enum status st = STATUS_OK;
+    size_t count = 0;
+
+    if (options->data_args_path[0] == 0) {
+        return mem_copy_string(out_path, options->data_path);
+    }
+    TRY(st,
+        fs_read_file(fs_posix(), options->data_args_path, DATA_ARGS_BYTES_MAX, out_path, &count),
+        done);
+    if (strlen(*out_path) != count) {
+        st = FAIL(STATUS_BAD_DATA, "'%s' is no text: it holds a byte 0", options->data_args_path);
+    }
+done:
+    return st;
 }
 
 enum status train_data_open(const struct train_options *options, const struct train_plan *plan,
@@ -59,11 +97,9 @@ enum status train_data_open(const struct train_options *options, const struct tr
     const char *const own[DATA_SPLIT_COUNT] = {options->train_data_path, options->valid_data_path,
                                                options->test_data_path};
     bool by_split = has_own_paths(options);
+    char *path = NULL;
     uint64_t run = (uint64_t)plan->model.micro_batch;
     struct data_config config = {
-        .path = options->mock_data ? NULL
-                : by_split         ? own[split]
-                                   : options->data_path,
         .split = by_split ? NULL : options->split,
         .sequence_length = options->seq_length,
         .seed = (uint64_t)options->seed,
@@ -77,11 +113,14 @@ enum status train_data_open(const struct train_options *options, const struct tr
         .stride = run * (uint64_t)plan->layout.dp,
     };
 
+    TRY(st, read_path(options, &path), done);
+    config.path = options->mock_data ? NULL : by_split ? own[split] : path;
     config.samples[split] = samples;
     TRY(st, data_loader_open(&config, split, out_source), done);
     if (samples > 0 && !options->mock_data && ahead.workers > 0) {
         TRY(st, read_ahead_open(&ahead, out_source), done);
     }
 done:
+    mem_free(&path);
     return st;
 }

@@ -1,7 +1,8 @@
 /* Which data a training's options name, and their sources of samples.
  *
  * Before it: train_options (the flags), train_main (when a rank opens them). After it: data_loader.
- * One of three: --data-path cut by --split, a path of its own for each split, or mock data.
+ * One of three: --data-path (or the file of --data-args-path) cut by --split, a path of its own for
+ * each split, or mock data.
  */
 #ifndef TRAIN_TRAIN_DATA_H
 #define TRAIN_TRAIN_DATA_H

@@ -61,9 +61,12 @@ losses 2 "${blend[@]}" --data-cache-path file/cache
 same wanted.txt 'a cache that cannot be made'
 grep -q "not kept in 'file/cache'" out.txt || fail 'no word of the cache that cannot be made'
 
-# The blend as one word, and a path for each split.
+# The blend as one word, in a file, and a path for each split.
 losses 1 --data-path '0.7 text_eod 0.3 u16_multi' --split 90,8,2
 same wanted.txt 'a blend in one word'
+printf '0.7 text_eod\n0.3\tu16_multi\n' >blend.txt
+losses 1 --data-args-path blend.txt --split 90,8,2
+same wanted.txt 'a blend in a file'
 losses 1 --train-data-path text_eod --valid-data-path u16_multi --eval-interval 2 --eval-iters 1
 cp losses.txt own.txt
 grep -q 'validation loss at iteration 2' out.txt || fail 'no validation'

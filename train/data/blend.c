@@ -48,10 +48,11 @@ static enum status take_weights(const char *text, char **words, struct blend *bl
         double weight = 0;
 
         if (!parse_weight(words[2 * i], &weight) || !isfinite(weight) || weight < 0) {
-            st = FAIL(STATUS_USAGE,
-                      "unusable weight '%s' in the data path '%s': give a number from 0 before "
-                      "every prefix, or before none",
-                      words[2 * i], text);
+            st = FAIL(
+                STATUS_USAGE,
+                "unusable weight '%.200s' in the data path '%.200s': give a number from 0 before "
+                "every prefix, or before none",
+                words[2 * i], text);
             goto done;
         }
         blend->weights[i] = weight;
@@ -60,7 +61,7 @@ static enum status take_weights(const char *text, char **words, struct blend *bl
         words[2 * i + 1] = NULL;
     }
     if (!blend_normalize(blend->weights, blend->part_count)) {
-        st = FAIL(STATUS_USAGE, "unusable data path '%s': its weights add up to 0", text);
+        st = FAIL(STATUS_USAGE, "unusable data path '%.200s': its weights add up to 0", text);
     }
 done:
     return st;

@@ -282,6 +282,9 @@ Test(train_options, data_come_from_exactly_one_source)
     cr_assert_eq(resolve(1, NO_MOCK, "--data-path", "a", "--valid-data-path", "b", NULL),
                  STATUS_USAGE);
     expect_message("--data-path 'a'", "--valid-data-path 'b'");
+    cr_assert_eq(resolve(1, NO_MOCK, "--data-path", "a", "--data-args-path", "b", NULL),
+                 STATUS_USAGE);
+    expect_message("--data-path 'a'", "--data-args-path 'b'");
     cr_assert_eq(resolve(1, NO_MOCK, "--valid-data-path", "b", NULL), STATUS_USAGE);
     expect_message("--valid-data-path 'b'", "need a --train-data-path");
     cr_assert_eq(resolve(1, NO_MOCK, "--train-data-path", "a", "--eval-interval", "5", NULL),
