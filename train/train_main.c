@@ -53,7 +53,8 @@ struct rank {
     struct train_plan plan;
     struct run_env env;
     struct progress *progress;
-    struct data_source train, valid;
+    struct data_source train, valid, test;
+    int64_t begin_ns;
     struct comm *world;
     struct trainer *trainer;
     int thread_count;
@@ -118,6 +119,24 @@ done:
     return st;
 }
 
+/* Nobody asks for the test set by name: a part of --split that is too small for it is no error. */
+static enum status open_test(struct rank *rank)
+{
+    const struct train_options *options = &rank->options;
+    uint64_t samples = (uint64_t)(options->eval_iters * options->global_batch_size);
+    bool is_own = options->test_data_path[0] != 0;
+
+    if (options->train_data_path[0] != 0 && !is_own) {
+        return STATUS_OK;
+    }
+    enum status st = train_data_open(options, &rank->plan, DATA_TEST, samples, &rank->test);
+    if (st == STATUS_BAD_DATA && !is_own) {
+        log_info("no test after the training: %s", status_last()->message);
+        st = STATUS_OK;
+    }
+    return st;
+}
+
 static enum status open_data(struct rank *rank)
 {
     enum status st = STATUS_OK;
@@ -132,6 +151,9 @@ static enum status open_data(struct rank *rank)
         train_data_open(options, &rank->plan, DATA_TRAIN, rank->plan.train_samples, &rank->train),
         done);
     TRY(st, train_data_open(options, &rank->plan, DATA_VALID, valid, &rank->valid), done);
+    if (valid > 0) {
+        TRY(st, open_test(rank), done);
+    }
 done:
     return st;
 }
@@ -188,6 +210,8 @@ static enum status run(struct rank *rank)
                                     .progress = rank->progress,
                                     .train = rank->train,
                                     .valid = rank->valid,
+                                    .test = rank->test,
+                                    .begin_ns = rank->begin_ns,
                                     .stop_signal = &stop_signal,
                                     .out = stdout,
                                     .thread_count = rank->thread_count};
@@ -239,6 +263,7 @@ static void leave(struct rank *rank, enum status status)
     comm_close(&rank->world);
     data_loader_close(&rank->train);
     data_loader_close(&rank->valid);
+    data_loader_close(&rank->test);
     progress_close(&rank->progress);
     (void)status_give(&error);
 }
@@ -302,6 +327,7 @@ int main(int argc, char **argv)
         status_print("holdfast train", false);
         return status_exit_code(st);
     }
+    rank->begin_ns = clock_monotonic_ns();
     catch_signals();
     st = prepare(rank, argc, argv, &help);
     if (st == STATUS_OK && !help) {

@@ -238,6 +238,14 @@ static enum status plan_length(const struct train_options *options, struct train
                     (long long)options->lr_decay_samples, (long long)options->lr_warmup_samples,
                     (long long)options->lr_wsd_decay_samples);
     }
+    for (const char *at = options->iterations_to_skip; *at != 0; at += strspn(at, " ")) {
+        size_t digits = strspn(at, "0123456789");
+        if (digits == 0 || digits > 15 || (at[digits] != 0 && at[digits] != ' ')) {
+            return FAIL(STATUS_USAGE, "--iterations-to-skip '%s' is no list of whole numbers",
+                        options->iterations_to_skip);
+        }
+        at += digits;
+    }
     plan->train_steps =
         by_samples ? batch_schedule_step_count(&plan->batch, (uint64_t)options->train_samples)
                    : (uint64_t)options->train_iters;

@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/base/clock.h"
@@ -21,12 +22,15 @@
 #include "train/train_ckpt.h"
 #include "train/train_state.h"
 
+#define MINUTE_NS 60e9
+
 /* What the ranks agree on in each step, summed in double. */
 struct agreement {
     double squared_norm;
     double loss;   /* the step's, as the mean over all its tokens */
     double tokens; /* that the loss counts */
     double stop;   /* ranks that got a signal */
+    double late;   /* ranks for which --exit-duration-in-mins is over */
 };
 
 /* Means since the last log line. */
@@ -53,7 +57,8 @@ struct trainer {
     int32_t *sample;           /* [T + 1] */
     double token_count;        /* that count in the loss of this rank's micro-batches */
     struct window window;
-    bool logged_once, stop;
+    bool logged_once;
+    const char *stop;               /* why this step is the last; NULL: it is not */
     struct status_record last_save; /* of the newest try */
 };
 
@@ -302,6 +307,14 @@ done:
     return st;
 }
 
+static bool is_late(const struct trainer *trainer)
+{
+    double minutes = trainer->config.options->exit_duration_in_mins;
+    int64_t gone_ns = clock_monotonic_ns() - trainer->config.begin_ns;
+
+    return minutes > 0 && (double)gone_ns > minutes * MINUTE_NS;
+}
+
 /* Norm, loss and the wish to stop become the same on all ranks. */
 static enum status agree(struct trainer *trainer, double loss_sum, struct agreement *out_sums)
 {
@@ -309,7 +322,8 @@ static enum status agree(struct trainer *trainer, double loss_sum, struct agreem
     bool counts = counts_loss(trainer);
     struct agreement sums = {.loss = counts ? loss_sum : 0.0,
                              .tokens = counts ? trainer->token_count : 0.0,
-                             .stop = *trainer->config.stop_signal != 0 ? 1 : 0};
+                             .stop = *trainer->config.stop_signal != 0 ? 1 : 0,
+                             .late = is_late(trainer) ? 1 : 0};
 
     TRY(st, grads_sum_of_squares(&trainer->grads, &sums.squared_norm), done);
     bool mine = !isfinite(sums.squared_norm) || !isfinite(sums.loss);
@@ -321,7 +335,9 @@ static enum status agree(struct trainer *trainer, double loss_sum, struct agreem
     if (!isfinite(sums.squared_norm) || !isfinite(sums.loss)) {
         TRY(st, fail_not_finite(trainer, mine, &sums), done);
     }
-    trainer->stop = sums.stop > 0;
+    trainer->stop = sums.stop > 0   ? "by a signal"
+                    : sums.late > 0 ? "by --exit-duration-in-mins"
+                                    : NULL;
     *out_sums = sums;
 done:
     return st;
@@ -395,12 +411,13 @@ static void log_step(struct trainer *trainer, double loss, double norm)
     *window = (struct window){.begin_ns = now_ns};
 }
 
-/* Forward only over --eval-iters global batches of validation data. */
-static enum status evaluate(struct trainer *trainer)
+/* Forward only over --eval-iters global batches of a source, from *position on. `set` as in
+ * log_line_format_validation. */
+static enum status evaluate(struct trainer *trainer, const struct data_source *source,
+                            uint64_t *position, const char *set)
 {
     enum status st = STATUS_OK;
     const struct train_options *options = trainer->config.options;
-    struct train_scalars *scalars = &trainer->state.scalars;
     char text[LOG_LINE_TEXT_MAX];
     double sums[2] = {0}; /* of the loss, and of the tokens that count in it */
 
@@ -408,19 +425,40 @@ static enum status evaluate(struct trainer *trainer)
     TRY(st, use_batch(trainer, options->global_batch_size), done);
     for (int64_t i = 0; i < options->eval_iters; i++) {
         double loss_sum = 0;
-        TRY(st,
-            load_batches(trainer, &trainer->config.valid, scalars->consumed_valid_samples, false),
-            done);
+        TRY(st, load_batches(trainer, source, *position, false), done);
         TRY(st, pipeline_evaluate(trainer->pipeline, trainer->batches, &loss_sum), done);
         sums[0] += counts_loss(trainer) ? loss_sum : 0.0;
         sums[1] += counts_loss(trainer) ? trainer->token_count : 0.0;
-        scalars->consumed_valid_samples += (uint64_t)options->global_batch_size;
+        *position += (uint64_t)options->global_batch_size;
     }
     TRY(st, comm_all_reduce(trainer->config.world, sums, 2, COMM_F64, COMM_SUM), done);
     if (is_last_rank(trainer)) {
-        log_line_format_validation(scalars->step, mean_loss(sums[0], sums[1]), text);
+        log_line_format_validation(trainer->state.scalars.step, set, mean_loss(sums[0], sums[1]),
+                                   text);
         fprintf(trainer->config.out, "%s\n", text);
         fflush(trainer->config.out);
+    }
+done:
+    return st;
+}
+
+static bool evaluates(const struct trainer *trainer)
+{
+    return trainer->config.options->eval_interval > 0 && trainer->config.options->eval_iters > 0;
+}
+
+/* Once the last step is saved: what this consumes no run goes on from. */
+static enum status evaluate_after_training(struct trainer *trainer)
+{
+    enum status st = STATUS_OK;
+    uint64_t valid_position = trainer->state.scalars.consumed_valid_samples, test_position = 0;
+
+    if (!evaluates(trainer)) {
+        return STATUS_OK;
+    }
+    TRY(st, evaluate(trainer, &trainer->config.valid, &valid_position, "validation"), done);
+    if (trainer->config.test.get != NULL) {
+        TRY(st, evaluate(trainer, &trainer->config.test, &test_position, "test"), done);
     }
 done:
     return st;
@@ -457,8 +495,8 @@ static bool is_due(const struct trainer *trainer, int64_t interval)
 /* The last step of this process, for whatever reason. */
 static bool is_leaving(const struct trainer *trainer)
 {
-    return trainer->state.scalars.step >= trainer->config.plan->train_steps || trainer->stop ||
-           is_due(trainer, trainer->config.options->exit_interval);
+    return trainer->state.scalars.step >= trainer->config.plan->train_steps ||
+           trainer->stop != NULL || is_due(trainer, trainer->config.options->exit_interval);
 }
 
 static enum status evaluate_and_save_if_due(struct trainer *trainer)
@@ -466,14 +504,43 @@ static enum status evaluate_and_save_if_due(struct trainer *trainer)
     enum status st = STATUS_OK;
     const struct train_options *options = trainer->config.options;
 
-    if (is_due(trainer, options->eval_interval)) {
-        TRY(st, evaluate(trainer), done);
+    if (evaluates(trainer) && is_due(trainer, options->eval_interval)) {
+        TRY(st,
+            evaluate(trainer, &trainer->config.valid,
+                     &trainer->state.scalars.consumed_valid_samples, ""),
+            done);
     }
     if (options->save[0] != 0 && (is_due(trainer, options->save_interval) || is_leaving(trainer))) {
         TRY(st, save(trainer), done);
     }
 done:
     return st;
+}
+
+/* Whether --iterations-to-skip, which train_options has checked, lists the steps done so far. */
+static bool is_skipped(const struct trainer *trainer)
+{
+    const char *at = trainer->config.options->iterations_to_skip;
+
+    while (*at != 0) {
+        char *end = NULL;
+        if (strtoull(at, &end, 10) == trainer->state.scalars.step) {
+            return true;
+        }
+        at = end + strspn(end, " ");
+    }
+    return false;
+}
+
+/* The samples are consumed and the learning rate stays, as in Megatron. */
+static enum status skip_step(struct trainer *trainer)
+{
+    struct train_scalars *scalars = &trainer->state.scalars;
+
+    log_info("step %" PRIu64 " is skipped: --iterations-to-skip", scalars->step + 1);
+    scalars->consumed_samples += (uint64_t)current_batch(trainer);
+    scalars->step++;
+    return evaluate_and_save_if_due(trainer);
 }
 
 /* --- the step and the loop ---------------------------------------------------------------- */
@@ -514,16 +581,16 @@ static enum status conclude(struct trainer *trainer)
                   "the last step %" PRIu64 " is not saved; newest checkpoint: step %" PRId64
                   "; why: %.600s",
                   scalars->step, trainer->ckpt.committed_step, trainer->last_save.message);
-    } else if (trainer->stop && !is_whole && trainer->config.options->save[0] == 0) {
+    } else if (is_whole) {
+        TRY(st, evaluate_after_training(trainer), done);
+    } else if (trainer->stop != NULL && trainer->config.options->save[0] == 0) {
         st = FAIL(STATUS_INTERRUPTED,
-                  "stopped by a signal after step %" PRIu64 "; without --save "
-                  "nothing is kept",
-                  scalars->step);
-    } else if (trainer->stop && !is_whole) {
+                  "stopped %s after step %" PRIu64 "; without --save nothing is kept",
+                  trainer->stop, scalars->step);
+    } else if (trainer->stop != NULL) {
         st = FAIL(STATUS_STOPPED,
-                  "stopped by a signal after step %" PRIu64 ", which is saved; "
-                  "start again to go on",
-                  scalars->step);
+                  "stopped %s after step %" PRIu64 ", which is saved; start again to go on",
+                  trainer->stop, scalars->step);
     }
 done:
     return st;
@@ -538,7 +605,7 @@ enum status trainer_run(struct trainer *trainer)
     TRY(st, train_ckpt_begin(&trainer->ckpt, &trainer->state, &is_done), done);
     trainer->window.begin_ns = clock_monotonic_ns();
     while (!is_done) {
-        TRY(st, trainer_step(trainer), done);
+        TRY(st, is_skipped(trainer) ? skip_step(trainer) : trainer_step(trainer), done);
         is_done = is_leaving(trainer);
         if (is_done) {
             TRY(st, conclude(trainer), done);

@@ -28,6 +28,8 @@ struct trainer_config {
     struct progress *progress;
     struct data_source train;
     struct data_source valid;                 /* zeroed when no validation is asked for */
+    struct data_source test;                  /* zeroed when there is no test after the training */
+    int64_t begin_ns;                         /* clock_monotonic_ns of --exit-duration-in-mins */
     const volatile sig_atomic_t *stop_signal; /* the signal that asks to stop, 0: none yet */
     FILE *out;                                /* Megatron's lines (last rank) */
     int thread_count;                         /* of this rank, at least 1 */

@@ -122,5 +122,28 @@ says done.out '--finetune needs'
 [ "$(ls -d tuned/step_*)" = "$(printf '%s\n' tuned/step_0000006 tuned/step_0000012)" ] ||
     fail 'finetuning saved elsewhere'
 
+# --- ends -----------------------------------------------------------------------------------------
+
+sets() { # OUT: where and on what validations were made
+    sed -n 's/.* validation loss at iteration \([^|]*\) | .*/\1/p' "$1"
+}
+train 2 0 sets.out --train-iters 4 --eval-interval 2 --eval-iters 3
+sets sets.out >parts
+printf '%s\n' '2' '4' '4 on validation set' '4 on test set' >whole
+same 'validations' whole parts
+train 1 0 none.out --train-iters 4 --eval-interval 2 --eval-iters 0
+sets none.out >parts
+same 'no validations' /dev/null parts
+train 1 0 skip.out --train-iters 5 --iterations-to-skip 2 3 --global-batch-size 4 \
+    --lr-warmup-iters 4
+steps skip.out | cut -d ' ' -f 1-3 >parts
+printf '%s\n' '1 4 2.500000E-04' '2 8 5.000000E-04' '5 20 7.500000E-04' >whole
+same 'steps, samples and rates around two skipped steps' whole parts
+train 1 75 late.out --train-iters 50 --exit-duration-in-mins 0.00001 --save late --save-interval 10
+says late.out 'stopped by --exit-duration-in-mins after step 1, which is saved'
+train 1 0 late.out --train-iters 3 --exit-duration-in-mins 1
+train 1 2 words.out --train-iters 5 --iterations-to-skip 2,3
+says words.out "--iterations-to-skip '2,3'"
+
 [ "$failures" = 0 ] || exit 1
 echo 'all duties are done'

@@ -91,8 +91,12 @@ static void read_losses(const char *output, const char *before, const char *key,
                         char losses[STEPS + 1][TEXT_MAX])
 {
     for (const char *line = output; (line = strstr(line, before)) != NULL; line++) {
-        unsigned long step = strtoul(line + strlen(before), NULL, 10);
+        char *end = NULL;
+        unsigned long step = strtoul(line + strlen(before), &end, 10);
         const char *loss = strstr(line, key);
+        if (strncmp(end, " on ", 4) == 0) {
+            continue; /* after the training, on other samples */
+        }
         char text[TEXT_MAX];
         cr_assert(step >= 1 && step <= STEPS && loss != NULL);
         copy_word(text, loss + strlen(key), " ");

@@ -30,15 +30,17 @@ void log_line_format(const struct log_line *line, char out_text[LOG_LINE_TEXT_MA
              (unsigned long long)line->global_batch, line->loss, 1.0, line->grad_norm, 0, 0);
 }
 
-void log_line_format_validation(uint64_t step, double loss, char out_text[LOG_LINE_TEXT_MAX])
+void log_line_format_validation(uint64_t step, const char *set, double loss,
+                                char out_text[LOG_LINE_TEXT_MAX])
 {
     char text[256];
     char rule[257] = {0};
 
     int length = snprintf(text, sizeof(text),
-                          " validation loss at iteration %llu | lm loss value: %.6E |"
+                          " validation loss at iteration %llu%s%s%s | lm loss value: %.6E |"
                           " lm loss PPL: %.6E | ",
-                          (unsigned long long)step, loss, exp(fmin(LOSS_MAX_FOR_PPL, loss)));
+                          (unsigned long long)step, set[0] != 0 ? " on " : "", set,
+                          set[0] != 0 ? " set" : "", loss, exp(fmin(LOSS_MAX_FOR_PPL, loss)));
     memset(rule, '-', (size_t)length + 1);
     snprintf(out_text, LOG_LINE_TEXT_MAX, "%s\n%s\n%s", rule, text, rule);
 }

@@ -23,7 +23,9 @@ struct log_line {
 
 /* " [2026-12-01 03:44:19.123456] iteration       10/     200 | ... |", local time, no newline. */
 void log_line_format(const struct log_line *line, char out_text[LOG_LINE_TEXT_MAX]);
-/* Three lines: the validation loss and its exponential between two rules. */
-void log_line_format_validation(uint64_t step, double loss, char out_text[LOG_LINE_TEXT_MAX]);
+/* Three lines: the validation loss and its exponential between two rules. `set` is "" during the
+ * training, "validation" and "test" for the two after it. */
+void log_line_format_validation(uint64_t step, const char *set, double loss,
+                                char out_text[LOG_LINE_TEXT_MAX]);
 
 #endif

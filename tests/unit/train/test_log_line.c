@@ -40,7 +40,7 @@ Test(log_line, validation_stands_between_two_rules)
 
     memset(rule, '-', strlen(line) + 1);
     snprintf(expected, sizeof(expected), "%s\n%s\n%s", rule, line, rule);
-    log_line_format_validation(100, 2.0, text);
+    log_line_format_validation(100, "", 2.0, text);
     cr_assert_str_eq(text, expected);
 }
 
@@ -48,6 +48,18 @@ Test(log_line, perplexity_is_cut_at_the_exponential_of_20)
 {
     char text[LOG_LINE_TEXT_MAX];
 
-    log_line_format_validation(1, 1000.0, text);
+    log_line_format_validation(1, "", 1000.0, text);
     cr_assert(strstr(text, "lm loss PPL: 4.851652E+08") != NULL, "%s", text);
+}
+
+Test(log_line, the_validations_after_the_training_name_their_set)
+{
+    char text[LOG_LINE_TEXT_MAX];
+
+    log_line_format_validation(100, "test", 2.0, text);
+    const char *line = strchr(text, '\n') + 1;
+    const char *wanted = " validation loss at iteration 100 on test set | lm loss value: "
+                         "2.000000E+00 | lm loss PPL: 7.389056E+00 | \n";
+    cr_assert(strncmp(line, wanted, strlen(wanted)) == 0, "%s", line);
+    cr_assert_eq((size_t)(line - text), strlen(wanted) + 1);
 }
