@@ -12,8 +12,8 @@ if [ ! -x "$rclone" ]; then
     exit 77
 fi
 home=$(mktemp -d "${TMPDIR:-/tmp}/holdfast s3.XXXXXX")
-server=''
-trap '[ -z "$server" ] || kill "$server" 2>/dev/null; rm -rf "$home"' EXIT
+servers=()
+trap 'for server in "${servers[@]}"; do kill "$server" 2>/dev/null; done; rm -rf "$home"' EXIT
 cd "$home" || exit 2
 failures=0
 
@@ -22,16 +22,21 @@ export XDG_STATE_HOME=$home/state NO_PROXY=127.0.0.1 no_proxy=127.0.0.1
 export AWS_CONFIG_FILE=$home/config AWS_SHARED_CREDENTIALS_FILE=$home/credentials
 unset AWS_PROFILE AWS_SESSION_TOKEN AWS_REGION AWS_DEFAULT_REGION AWS_CA_BUNDLE AWS_ENDPOINT_URL_S3
 mkdir -p far/bucket
-"$rclone" --config "$home/rclone.conf" serve s3 --addr 127.0.0.1:0 \
-    --auth-key "$AWS_ACCESS_KEY_ID,$AWS_SECRET_ACCESS_KEY" far >server.log 2>&1 &
-server=$!
-for _ in $(seq 100); do
-    AWS_ENDPOINT_URL=$(sed -n 's|.*\(http://127\.0\.0\.1:[0-9]*\).*|\1|p' server.log | head -n 1)
-    [ -z "$AWS_ENDPOINT_URL" ] || break
-    sleep 0.1
-done
-[ -n "$AWS_ENDPOINT_URL" ] || { cat server.log && exit 1; }
-export AWS_ENDPOINT_URL
+# serve [OPTIONS]: starts a server of the folder "far" and sets AWS_ENDPOINT_URL.
+serve() {
+    local log=server${#servers[@]}.log
+    "$rclone" --config "$home/rclone.conf" serve s3 --addr 127.0.0.1:0 \
+        --auth-key "$AWS_ACCESS_KEY_ID,$AWS_SECRET_ACCESS_KEY" "$@" far >"$log" 2>&1 &
+    servers+=($!)
+    for _ in $(seq 100); do
+        AWS_ENDPOINT_URL=$(sed -n 's|.*\(https\{0,1\}://127\.0\.0\.1:[0-9]*\).*|\1|p' "$log" | head -n 1)
+        [ -z "$AWS_ENDPOINT_URL" ] || break
+        sleep 0.1
+    done
+    [ -n "$AWS_ENDPOINT_URL" ] || { cat "$log" && exit 1; }
+    export AWS_ENDPOINT_URL
+}
+serve
 
 # expect CODE TEXT COMMAND...: the exit code, and a text in what it prints ("" any).
 expect() {
@@ -125,6 +130,21 @@ expect 0 'step_0000010' holdfast-backup list s3://bucket/full
 grep -q 'step_0000001' out.txt || fail 'a list of several pages lost its first'
 expect 0 '' holdfast-backup prune s3://bucket/full --keep-last 1
 [ -z "$(ls -A far/bucket/full/step_0000001 2>/dev/null)" ] || fail 'prune left strays'
+
+# TLS: an authority that the system does not know is refused, and the message names the mend.
+plain=$AWS_ENDPOINT_URL
+if command -v openssl >/dev/null; then
+    openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out ca.pem -days 2 \
+        -subj /CN=holdfast-test -addext subjectAltName=IP:127.0.0.1 2>/dev/null
+    serve --cert ca.pem --key key.pem
+    expect 1 'name a file of its authority by --ca' holdfast-backup push save s3://bucket/tls
+    expect 0 'pushed step_0000020' holdfast-backup push save s3://bucket/tls --ca ca.pem
+    AWS_CA_BUNDLE=ca.pem expect 0 'verified' holdfast-backup verify s3://bucket/tls
+    expect 2 "no CA file 'missing.pem'" holdfast-backup list s3://bucket/tls --ca missing.pem
+else
+    echo 'SKIP: no openssl program to make a certificate, so TLS is not tried'
+fi
+AWS_ENDPOINT_URL=$plain
 
 # SIGKILL at random moments of push: nothing half looks whole, the next push completes, and no open
 # upload is left to pay for.
