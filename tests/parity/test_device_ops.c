@@ -85,7 +85,7 @@ struct scalar {
     double (*value)(const struct scalar *scalar);
     const float *dout; /* weights of the outputs in the scalar */
     double *inputs[3];
-    int sizes[4];
+    int sizes[5];
     struct device_dropout dropout;
 };
 
@@ -112,24 +112,25 @@ static void widen(double *to, const float *from, size_t count)
 
 /* --- embedding and dropout --- */
 
-Test(device_ops, embedding_takes_rows_of_its_part_and_adds_positions)
+Test(device_ops, embedding_takes_rows_of_its_part_and_adds_positions_in_documents)
 {
     enum { R = 14, T = 7, C = 37, BEGIN = 10, END = 30 };
     static float word[(END - BEGIN) * C], position[T * C], out[R * C];
     static double want[R * C];
-    int32_t tokens[R];
+    int32_t tokens[R], starts[R];
 
     draw(word, sizeof(word) / 4, 1.0);
     draw(position, sizeof(position) / 4, 1.0);
     for (int r = 0; r < R; r++) {
         tokens[r] = (r * 11) % 40;
+        starts[r] = r % T / 3 * 3; /* documents of 3 tokens */
         for (int c = 0; c < C; c++) {
             bool here = tokens[r] >= BEGIN && tokens[r] < END;
             want[r * C + c] = (here ? (double)word[(tokens[r] - BEGIN) * C + c] : 0.0) +
-                              (double)position[r % T * C + c];
+                              (double)position[(r % T - starts[r]) * C + c];
         }
     }
-    must(ops->embed_forward(device, out, tokens, word, position, R, T, C, BEGIN, END));
+    must(ops->embed_forward(device, out, tokens, word, position, starts, R, T, C, BEGIN, END));
     expect_near(out, want, R * C, 1e-7, "out");
 }
 
@@ -138,21 +139,22 @@ Test(device_ops, embedding_backward_adds_up_equal_tokens)
     enum { R = 1200, T = 300, C = 37, V = 9 };
     static float dword[V * C], dposition[T * C], dout[R * C];
     static double want_word[V * C], want_position[T * C];
-    static int32_t tokens[R];
+    static int32_t tokens[R], starts[R];
 
     draw(dout, R * C, 1.0);
     draw(dword, V * C, 1.0);
     widen(want_word, dword, V * C);
     for (int r = 0; r < R; r++) {
         tokens[r] = r * r % 11; /* 9 and 10 are another part's */
+        starts[r] = r % T / 100 * 100;
         for (int c = 0; c < C; c++) {
             if (tokens[r] < V) {
                 want_word[tokens[r] * C + c] += (double)dout[r * C + c];
             }
-            want_position[r % T * C + c] += (double)dout[r * C + c];
+            want_position[(r % T - starts[r]) * C + c] += (double)dout[r * C + c];
         }
     }
-    must(ops->embed_backward(device, dword, dposition, dout, tokens, R, T, C, 0, V));
+    must(ops->embed_backward(device, dword, dposition, dout, tokens, starts, R, T, C, 0, V));
     expect_near(dword, want_word, V * C, 1e-5, "dword");
     expect_near(dposition, want_position, T * C, 1e-6, "dposition");
 }
@@ -395,9 +397,10 @@ Test(device_ops, gelu_and_its_gradient)
 
 /* --- attention --- */
 
-/* out[B,T,H,D] and stats[B,H,T] of qkv[B,T,H,3,D], all in double. */
+/* out[B,T,H,D] and stats[B,H,T] of qkv[B,T,H,3,D], all in double; a sample has documents of
+ * `document` tokens. */
 static void plain_attention(double *out, double *stats, const double *qkv, int B, int T, int H,
-                            int D, const struct device_dropout *dropout)
+                            int D, int document, const struct device_dropout *dropout)
 {
     static double p[1024];
 
@@ -406,7 +409,7 @@ static void plain_attention(double *out, double *stats, const double *qkv, int B
         const double *q = qkv + (size_t)((b * T + i) * H + h) * 3 * (size_t)D;
         double *to = out + (size_t)((b * T + i) * H + h) * (size_t)D, sum = 0.0;
 
-        for (int j = 0; j <= i; j++) {
+        for (int j = i / document * document; j <= i; j++) {
             const double *k = qkv + (size_t)((b * T + j) * H + h) * 3 * (size_t)D + D;
             p[j] = 0.0;
             for (int d = 0; d < D; d++) {
@@ -417,7 +420,7 @@ static void plain_attention(double *out, double *stats, const double *qkv, int B
         }
         stats[(b * H + h) * T + i] = log(sum);
         memset(to, 0, (size_t)D * sizeof(double));
-        for (int j = 0; j <= i; j++) {
+        for (int j = i / document * document; j <= i; j++) {
             const double *v = qkv + (size_t)((b * T + j) * H + h) * 3 * (size_t)D + 2 * D;
             double weight = p[j] / sum *
                             factor(dropout, dropout->first_sample + (uint64_t)b,
@@ -435,37 +438,43 @@ static double attention_scalar(const struct scalar *s)
     double sum = 0.0;
 
     plain_attention(out, stats, s->inputs[0], s->sizes[0], s->sizes[1], s->sizes[2], s->sizes[3],
-                    &s->dropout);
+                    s->sizes[4], &s->dropout);
     for (int i = 0; i < s->sizes[0] * s->sizes[1] * s->sizes[2] * s->sizes[3]; i++) {
         sum += out[i] * (double)s->dout[i];
     }
     return sum;
 }
 
-static void check_attention(int B, int T, int H, int D, const struct device_dropout *dropout,
-                            bool with_gradient)
+static void check_attention(int B, int T, int H, int D, int document,
+                            const struct device_dropout *dropout, bool with_gradient)
 {
     static float qkv[VALUES_MAX], out[VALUES_MAX], stats[VALUES_MAX], dout[VALUES_MAX];
     static float dqkv[VALUES_MAX];
     static double wide[VALUES_MAX], want[VALUES_MAX], want_stats[VALUES_MAX];
+    static int32_t starts[VALUES_MAX];
+    const int32_t *used = document < T ? starts : NULL;
     size_t count = (size_t)(B * T * H * D);
     struct scalar s = {.value = attention_scalar,
                        .dout = dout,
                        .inputs = {wide},
-                       .sizes = {B, T, H, D},
+                       .sizes = {B, T, H, D, document},
                        .dropout = *dropout};
 
     cr_assert_leq(3 * count, VALUES_MAX);
+    for (int r = 0; r < B * T; r++) {
+        starts[r] = r % T / document * document;
+    }
     draw(qkv, 3 * count, 1.5);
     draw(dout, count, 1.0);
     widen(wide, qkv, 3 * count);
-    must(ops->attention_forward(device, out, stats, qkv, B, T, H, D, dropout));
-    plain_attention(want, want_stats, wide, B, T, H, D, dropout);
+    must(ops->attention_forward(device, out, stats, qkv, used, B, T, H, D, dropout));
+    plain_attention(want, want_stats, wide, B, T, H, D, document, dropout);
     expect_near(out, want, count, 2e-6, "out");
     expect_near(stats, want_stats, (size_t)(B * H * T), 2e-6, "stats");
     if (with_gradient) {
         memset(dqkv, 0x7f, 3 * count * sizeof(float)); /* must be overwritten */
-        must(ops->attention_backward(device, dqkv, dout, out, stats, qkv, B, T, H, D, dropout));
+        must(ops->attention_backward(device, dqkv, dout, out, stats, qkv, used, B, T, H, D,
+                                     dropout));
         differentiate(&s, wide, 3 * count, want);
         expect_near(dqkv, want, 3 * count, 1e-5, "dqkv");
     }
@@ -475,16 +484,16 @@ Test(device_ops, attention_and_its_gradients)
 {
     struct device_dropout none = no_dropout(9);
 
-    check_attention(2, 9, 2, 5, &none, true);
+    check_attention(2, 9, 2, 5, 9, &none, true);
 }
 
 Test(device_ops, attention_gradients_over_several_blocks_of_queries)
 {
     struct device_dropout none = no_dropout(133);
 
-    check_attention(1, 133, 1, 3, &none, true);
-    check_attention(2, 150, 3, 16, &none, false);
-    check_attention(1, 1, 1, 4, &none, true);
+    check_attention(1, 133, 1, 3, 133, &none, true);
+    check_attention(2, 150, 3, 16, 150, &none, false);
+    check_attention(1, 1, 1, 4, 1, &none, true);
 }
 
 Test(device_ops, attention_dropout_is_drawn_for_the_global_head)
@@ -498,7 +507,18 @@ Test(device_ops, attention_dropout_is_drawn_for_the_global_head)
                                      .T = 70,
                                      .head_offset = 6};
 
-    check_attention(1, 70, 2, 4, &dropout, true);
+    check_attention(1, 70, 2, 4, 70, &dropout, true);
+}
+
+Test(device_ops, attention_stays_within_documents)
+{
+    struct device_dropout none = no_dropout(133);
+    struct device_dropout dropout = {.probability = 0.2f, .seed = 99, .step = 3, .T = 70};
+
+    check_attention(2, 9, 2, 5, 4, &none, true);
+    check_attention(1, 133, 1, 3, 70, &none, true);
+    check_attention(2, 133, 2, 8, 1, &none, false);
+    check_attention(1, 70, 2, 4, 33, &dropout, true);
 }
 
 /* --- loss --- */

@@ -17,6 +17,7 @@
 /* One head of one sample: strided views of [B,T,H,3,D] and [B,T,H,D]. */
 struct head {
     const float *q, *k, *v;
+    const int32_t *starts;      /* [T] first key that each query sees, or NULL */
     int qkv_stride, out_stride; /* between positions */
     size_t qkv_at, out_at;      /* of position 0 in dqkv; in out and dout */
     uint64_t sample;
@@ -24,12 +25,13 @@ struct head {
     size_t stats_at;
 };
 
-static struct head view_head(const float *qkv, int index, int T, int H, int D,
-                             const struct device_dropout *dropout)
+static struct head view_head(const float *qkv, const int32_t *starts, int index, int T, int H,
+                             int D, const struct device_dropout *dropout)
 {
     int b = index / H, h = index % H;
     size_t rows = (size_t)b * (size_t)T * (size_t)H + (size_t)h;
     struct head head = {
+        .starts = starts != NULL ? starts + (size_t)b * (size_t)T : NULL,
         .qkv_stride = H * 3 * D,
         .out_stride = H * D,
         .qkv_at = rows * 3 * (size_t)D,
@@ -43,6 +45,15 @@ static struct head view_head(const float *qkv, int index, int T, int H, int D,
     head.k = head.q + D;
     head.v = head.k + D;
     return head;
+}
+
+/* Keys of earlier documents are not seen: their values become 0. Returns the first one seen. */
+static int hide_keys(const struct head *head, int query, float *row)
+{
+    int first = head->starts != NULL ? head->starts[query] : 0;
+
+    memset(row, 0, (size_t)first * sizeof(float));
+    return first;
 }
 
 /* scores[0 .. seen) to probabilities, the rest up to `keys` to 0; returns log sum exp. */
@@ -95,9 +106,10 @@ static enum status forward_block(float *out, float *stats, const struct head *he
         done);
     for (int i = 0; i < rows; i++) {
         float *row = scratch + (size_t)i * (size_t)end;
-        int seen = begin + i + 1;
+        int seen = begin + i + 1, first = hide_keys(head, begin + i, row);
 
-        stats[head->stats_at + (size_t)(begin + i)] = softmax_row(row, seen, end);
+        stats[head->stats_at + (size_t)(begin + i)] =
+            softmax_row(row + first, seen - first, end - first);
         if (dropout->probability > 0.0f) {
             cpu_dropout_row(factors, dropout, head->sample, head->number, (uint32_t)(begin + i),
                             seen);
@@ -113,7 +125,8 @@ done:
 }
 
 enum status cpu_attention_forward(struct device *device, float *out, float *stats, const float *qkv,
-                                  int B, int T, int H, int D, const struct device_dropout *dropout)
+                                  const int32_t *starts, int B, int T, int H, int D,
+                                  const struct device_dropout *dropout)
 {
     int threads = cpu_threads(device, (size_t)B * (size_t)T * (size_t)H * (size_t)D);
     size_t scratch_count = (size_t)(QUERY_BLOCK + 1) * (size_t)T;
@@ -126,7 +139,7 @@ enum status cpu_attention_forward(struct device *device, float *out, float *stat
     /* The longest blocks first, so that the threads end together. */
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (int task = 0; task < B * H * blocks; task++) {
-        struct head head = view_head(qkv, task % (B * H), T, H, D, dropout);
+        struct head head = view_head(qkv, starts, task % (B * H), T, H, D, dropout);
         int begin = (blocks - 1 - task / (B * H)) * QUERY_BLOCK;
         int end = begin + QUERY_BLOCK < T ? begin + QUERY_BLOCK : T;
 
@@ -216,7 +229,9 @@ static enum status score_gradients(const struct backward_args *a, const struct h
         size_t at = head->out_at + (size_t)(begin + i) * (size_t)head->out_stride;
         float *p = a->p + (size_t)i * (size_t)end;
 
-        probabilities_row(p, a->stats[head->stats_at + (size_t)(begin + i)], seen, end);
+        int first = hide_keys(head, begin + i, p);
+        probabilities_row(p + first, a->stats[head->stats_at + (size_t)(begin + i)], seen - first,
+                          end - first);
         if (drops) {
             cpu_dropout_row(a->factors, a->dropout, head->sample, head->number,
                             (uint32_t)(begin + i), seen);
@@ -262,8 +277,9 @@ done:
 }
 
 enum status cpu_attention_backward(struct device *device, float *dqkv, const float *dout,
-                                   const float *out, const float *stats, const float *qkv, int B,
-                                   int T, int H, int D, const struct device_dropout *dropout)
+                                   const float *out, const float *stats, const float *qkv,
+                                   const int32_t *starts, int B, int T, int H, int D,
+                                   const struct device_dropout *dropout)
 {
     int threads = cpu_threads(device, (size_t)B * (size_t)T * (size_t)H * (size_t)D);
     size_t block = (size_t)QUERY_BLOCK * (size_t)T;
@@ -276,7 +292,7 @@ enum status cpu_attention_backward(struct device *device, float *dqkv, const flo
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (int index = 0; index < B * H; index++) {
         float *mine = scratch + (size_t)omp_get_thread_num() * scratch_count;
-        struct head head = view_head(qkv, index, T, H, D, dropout);
+        struct head head = view_head(qkv, starts, index, T, H, D, dropout);
         struct backward_args args = {
             .dqkv = dqkv,
             .dout = dout,

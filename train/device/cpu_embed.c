@@ -4,6 +4,12 @@
 
 #include "train/device/device_cpu.h"
 
+/* Which row of the position table row r of the batch takes. */
+static size_t position_of(const int32_t *starts, int r, int T)
+{
+    return (size_t)(r % T - (starts != NULL ? starts[r] : 0));
+}
+
 CPU_KERNEL static void add_row(float *to, const float *from, size_t count)
 {
 #pragma omp simd
@@ -13,8 +19,8 @@ CPU_KERNEL static void add_row(float *to, const float *from, size_t count)
 }
 
 enum status cpu_embed_forward(struct device *device, float *out, const int32_t *tokens,
-                              const float *word, const float *position, int R, int T, int C,
-                              int64_t vocab_begin, int64_t vocab_end)
+                              const float *word, const float *position, const int32_t *starts,
+                              int R, int T, int C, int64_t vocab_begin, int64_t vocab_end)
 {
     int threads = cpu_threads(device, (size_t)R * (size_t)C);
     size_t width = (size_t)C;
@@ -30,7 +36,7 @@ enum status cpu_embed_forward(struct device *device, float *out, const int32_t *
             memset(row, 0, width * sizeof(float));
         }
         if (position != NULL) {
-            add_row(row, position + (size_t)(r % T) * width, width);
+            add_row(row, position + position_of(starts, r, T) * width, width);
         }
     }
     return STATUS_OK;
@@ -38,8 +44,8 @@ enum status cpu_embed_forward(struct device *device, float *out, const int32_t *
 
 /* The threads share the columns, so that each sum is taken in row order. */
 enum status cpu_embed_backward(struct device *device, float *dword, float *dposition,
-                               const float *dout, const int32_t *tokens, int R, int T, int C,
-                               int64_t vocab_begin, int64_t vocab_end)
+                               const float *dout, const int32_t *tokens, const int32_t *starts,
+                               int R, int T, int C, int64_t vocab_begin, int64_t vocab_end)
 {
     int threads = cpu_threads(device, (size_t)R * (size_t)C);
     size_t width = (size_t)C;
@@ -57,7 +63,7 @@ enum status cpu_embed_backward(struct device *device, float *dword, float *dposi
                 add_row(dword + (size_t)(token - vocab_begin) * width + part.begin, row, count);
             }
             if (dposition != NULL) {
-                add_row(dposition + (size_t)(r % T) * width + part.begin, row, count);
+                add_row(dposition + position_of(starts, r, T) * width + part.begin, row, count);
             }
         }
     }

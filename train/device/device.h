@@ -56,17 +56,20 @@ struct device_ops {
     enum status (*fill_zero)(struct device *device, void *memory, size_t bytes);
     enum status (*synchronize)(struct device *device);
 
-    /* out[R,C] = word[token - vocab_begin] (0 outside the part) + position[r mod T]. `position` is
-     * NULL on all but the first TP rank, so that a sum over TP is the embedding. */
+    /* out[R,C] = word[token - vocab_begin] (0 outside the part) + position[r mod T - starts[r]].
+     * `position` is NULL on all but the first TP rank, so that a sum over TP is the embedding.
+     * `starts` NULL: all 0. */
     enum status (*embed_forward)(struct device *device, float *out /* [R,C] */,
                                  const int32_t *tokens /* [R] */,
                                  const float *word /* [V_part,C] */,
-                                 const float *position /* [T_max,C] or NULL */, int R, int T, int C,
+                                 const float *position /* [T_max,C] or NULL */,
+                                 const int32_t *starts /* [R] or NULL */, int R, int T, int C,
                                  int64_t vocab_begin, int64_t vocab_end);
-    /* dword[token] += dout, dposition[t] += sum over the batch; in row order, deterministic. */
+    /* dword[token] += dout, dposition[r mod T - starts[r]] += dout; in row order, deterministic. */
     enum status (*embed_backward)(struct device *device, float *dword, float *dposition,
-                                  const float *dout /* [R,C] */, const int32_t *tokens, int R,
-                                  int T, int C, int64_t vocab_begin, int64_t vocab_end);
+                                  const float *dout /* [R,C] */, const int32_t *tokens,
+                                  const int32_t *starts, int R, int T, int C, int64_t vocab_begin,
+                                  int64_t vocab_end);
     /* out[R,C] = mask * x / (1 - p): activations forward, gradients backward; out may be x. */
     enum status (*dropout)(struct device *device, float *out /* [R,C] */, const float *x, int R,
                            int C, const struct device_dropout *dropout);
@@ -114,13 +117,16 @@ struct device_ops {
 
     /* Causal self-attention. qkv[B,T,H,3,D] (head by head, as Megatron's fused matrix), out
      * [B,T,H,D], scale 1/sqrt(D). `stats` [B,H,T] (log-sum-exp) is kept for backward. Dropout on
-     * the probabilities is keyed by (global head head_offset + h, query, key). */
+     * the probabilities is keyed by (global head head_offset + h, query, key). Query t of a sample
+     * sees keys starts[t] .. t; `starts` NULL: all 0. */
     enum status (*attention_forward)(struct device *device, float *out, float *stats,
-                                     const float *qkv, int B, int T, int H, int D,
+                                     const float *qkv, const int32_t *starts /* [B,T] or NULL */,
+                                     int B, int T, int H, int D,
                                      const struct device_dropout *dropout);
     enum status (*attention_backward)(struct device *device, float *dqkv /* = */, const float *dout,
-                                      const float *out, const float *stats, const float *qkv, int B,
-                                      int T, int H, int D, const struct device_dropout *dropout);
+                                      const float *out, const float *stats, const float *qkv,
+                                      const int32_t *starts, int B, int T, int H, int D,
+                                      const struct device_dropout *dropout);
 
     /* Vocabulary-parallel softmax cross-entropy in the three steps between which TP reduces.
      * logits[R,V_part] (V_part is also the stride); labels are global ids; columns at or beyond

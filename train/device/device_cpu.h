@@ -58,11 +58,11 @@ enum status cpu_dropout(struct device *device, float *out, const float *x, int R
 
 /* cpu_embed.c */
 enum status cpu_embed_forward(struct device *device, float *out, const int32_t *tokens,
-                              const float *word, const float *position, int R, int T, int C,
-                              int64_t vocab_begin, int64_t vocab_end);
+                              const float *word, const float *position, const int32_t *starts,
+                              int R, int T, int C, int64_t vocab_begin, int64_t vocab_end);
 enum status cpu_embed_backward(struct device *device, float *dword, float *dposition,
-                               const float *dout, const int32_t *tokens, int R, int T, int C,
-                               int64_t vocab_begin, int64_t vocab_end);
+                               const float *dout, const int32_t *tokens, const int32_t *starts,
+                               int R, int T, int C, int64_t vocab_begin, int64_t vocab_end);
 
 /* cpu_norm.c */
 enum status cpu_layernorm_forward(struct device *device, float *out, float *mean, float *rstd,
@@ -90,10 +90,12 @@ enum status cpu_linear_backward(struct device *device, float *dx, int dx_stride,
 
 /* cpu_attention.c */
 enum status cpu_attention_forward(struct device *device, float *out, float *stats, const float *qkv,
-                                  int B, int T, int H, int D, const struct device_dropout *dropout);
+                                  const int32_t *starts, int B, int T, int H, int D,
+                                  const struct device_dropout *dropout);
 enum status cpu_attention_backward(struct device *device, float *dqkv, const float *dout,
-                                   const float *out, const float *stats, const float *qkv, int B,
-                                   int T, int H, int D, const struct device_dropout *dropout);
+                                   const float *out, const float *stats, const float *qkv,
+                                   const int32_t *starts, int B, int T, int H, int D,
+                                   const struct device_dropout *dropout);
 
 /* cpu_loss.c */
 enum status cpu_loss_max(struct device *device, float *row_max, const float *logits, int R,

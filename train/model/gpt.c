@@ -159,7 +159,9 @@ static void lay_out_slot(const struct gpt *gpt, struct arena *arena, struct gpt_
     }
     if (gpt->stage.is_first) {
         slot->tokens = take(arena, (size_t)n->R, sizeof(int32_t));
+        slot->position_starts = take(arena, (size_t)n->R, sizeof(int32_t));
     }
+    slot->attention_starts = take(arena, (size_t)n->R, sizeof(int32_t));
     if (gpt->stage.is_last) {
         slot->labels = take(arena, (size_t)n->R, sizeof(int32_t));
         slot->mask = take_floats(arena, n->R, 1);

@@ -91,10 +91,13 @@ struct gpt_batch {
     const int32_t *tokens;  /* [B,T]; first stage */
     const int32_t *labels;  /* [B,T]; last stage */
     const float *loss_mask; /* [B,T] or NULL; last stage */
-    float loss_scale;       /* d(total)/d(token loss): 1 / (tokens x micro-batches x ...) */
-    uint64_t first_sample;  /* global sample number of row 0; rows are consecutive */
-    uint64_t step;          /* for dropout */
-    bool is_training;       /* false: no dropout, no backward */
+    /* For each token the place in its row where its document begins; [B,T] or NULL: places count
+     * from 0 in every row (first stage); a token sees the whole row before it (all stages). */
+    const int32_t *position_starts, *attention_starts;
+    float loss_scale;      /* d(total)/d(token loss): 1 / (tokens x micro-batches x ...) */
+    uint64_t first_sample; /* global sample number of row 0; rows are consecutive */
+    uint64_t step;         /* for dropout */
+    bool is_training;      /* false: no dropout, no backward */
 };
 
 struct gpt;
@@ -104,8 +107,8 @@ struct gpt;
 enum status gpt_create(const struct gpt_config *config, const struct gpt_stage *stage,
                        struct device *device, int slots, struct gpt **out_gpt) STATUS_MUST_CHECK;
 void gpt_destroy(struct gpt **gpt);
-/* Bytes that gpt_create would take: parameters, gradients, activations of all slots, which recompute
- * makes fewer. */
+/* Bytes that gpt_create would take: parameters, gradients, activations of all slots, which
+ * recompute makes fewer. */
 uint64_t gpt_memory_bytes(const struct gpt_config *config, const struct gpt_stage *stage,
                           int slots);
 

@@ -82,7 +82,9 @@ static enum status attention_backward(struct gpt *gpt, const struct gpt_slot *sl
         done);
     TRY(st,
         ops->attention_backward(gpt->device, gpt->wide, gpt->dattention, acts->attention,
-                                acts->stats, acts->qkv, n->B, n->T, n->H_part, n->D, &on_scores),
+                                acts->stats, acts->qkv,
+                                batch->attention_starts != NULL ? slot->attention_starts : NULL,
+                                n->B, n->T, n->H_part, n->D, &on_scores),
         done);
     TRY(st,
         ops->linear_backward(
@@ -134,7 +136,8 @@ static enum status embedding_backward(struct gpt *gpt, const struct gpt_slot *sl
     TRY(st,
         gpt->device->ops->embed_backward(
             gpt->device, gpt_grad_of(gpt, GPT_WORD, 0), gpt_grad_of(gpt, GPT_POSITION, 0),
-            dembedding, slot->tokens, n->R, n->T, n->C, n->vocab_begin, n->vocab_begin + n->valid),
+            dembedding, slot->tokens, batch->position_starts != NULL ? slot->position_starts : NULL,
+            n->R, n->T, n->C, n->vocab_begin, n->vocab_begin + n->valid),
         done);
 done:
     return st;

@@ -53,8 +53,10 @@ enum status gpt_attend(struct gpt *gpt, const struct gpt_slot *slot, const struc
     const struct gpt_layer_acts *acts = &slot->layers[layer];
     struct device_dropout dropout = gpt_dropout(gpt, batch, layer, GPT_SITE_ATTENTION_PROBABILITY);
 
-    return gpt->device->ops->attention_forward(gpt->device, acts->attention, acts->stats, acts->qkv,
-                                               n->B, n->T, n->H_part, n->D, &dropout);
+    return gpt->device->ops->attention_forward(
+        gpt->device, acts->attention, acts->stats, acts->qkv,
+        batch->attention_starts != NULL ? slot->attention_starts : NULL, n->B, n->T, n->H_part,
+        n->D, &dropout);
 }
 
 static enum status attention(struct gpt *gpt, const struct gpt_slot *slot,
@@ -145,6 +147,20 @@ static enum status check_ids(const struct gpt *gpt, const int32_t *ids, const ch
     return STATUS_OK;
 }
 
+/* Copies where documents begin; false places would lead out of arrays. */
+static enum status copy_starts(struct gpt *gpt, int32_t *to, const int32_t *starts)
+{
+    const struct gpt_sizes *n = &gpt->sizes;
+
+    if (starts == NULL) {
+        return STATUS_OK;
+    }
+    for (int r = 0; r < n->R; r++) {
+        CHECK(starts[r] >= 0 && starts[r] <= r % n->T);
+    }
+    return gpt->device->ops->copy_in(gpt->device, to, starts, (size_t)n->R * sizeof(int32_t));
+}
+
 /* Checks and copies the batch to the device, then makes the stage's input. */
 static enum status begin_slot(struct gpt *gpt, struct gpt_slot *slot, const struct gpt_batch *batch,
                               const float *input)
@@ -154,6 +170,7 @@ static enum status begin_slot(struct gpt *gpt, struct gpt_slot *slot, const stru
     size_t count = (size_t)n->R * (size_t)n->C;
     enum status st = STATUS_OK;
 
+    TRY(st, copy_starts(gpt, slot->attention_starts, batch->attention_starts), done);
     if (gpt->stage.is_last) {
         TRY(st, check_ids(gpt, batch->labels, "label"), done);
         TRY(st,
@@ -174,10 +191,12 @@ static enum status begin_slot(struct gpt *gpt, struct gpt_slot *slot, const stru
     TRY(st, check_ids(gpt, batch->tokens, "token"), done);
     TRY(st, ops->copy_in(gpt->device, slot->tokens, batch->tokens, (size_t)n->R * sizeof(int32_t)),
         done);
+    TRY(st, copy_starts(gpt, slot->position_starts, batch->position_starts), done);
     TRY(st,
         ops->embed_forward(gpt->device, slot->input, slot->tokens, gpt_param_of(gpt, GPT_WORD, 0),
                            gpt->stage.tp_rank == 0 ? gpt_param_of(gpt, GPT_POSITION, 0) : NULL,
-                           n->R, n->T, n->C, n->vocab_begin, n->vocab_begin + n->valid),
+                           batch->position_starts != NULL ? slot->position_starts : NULL, n->R,
+                           n->T, n->C, n->vocab_begin, n->vocab_begin + n->valid),
         done);
     TRY(st, gpt_sum_over_tp(gpt, slot->input, count), done);
     TRY(st, ops->dropout(gpt->device, slot->input, slot->input, n->R, n->C, &dropout), done);

@@ -73,9 +73,11 @@ struct gpt_layer_acts {
 };
 
 struct gpt_slot {
-    int32_t *tokens, *labels; /* [R] first stage; last stage */
-    float *mask;              /* [R] last stage */
-    float *input;             /* [R,C] embedding or the previous stage's output */
+    int32_t *tokens, *labels;  /* [R] first stage; last stage */
+    float *mask;               /* [R] last stage */
+    int32_t *position_starts;  /* [R] first stage */
+    int32_t *attention_starts; /* [R] */
+    float *input;              /* [R,C] embedding or the previous stage's output */
     struct gpt_layer_acts *layers;
     float *norm, *mean, *rstd; /* final norm: last stage */
     float *losses;             /* [R] */

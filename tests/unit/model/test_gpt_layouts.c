@@ -26,7 +26,7 @@
                                          * real ones, so that every mask and cut matters, and so is
                                          * float32's noise (1.5e-6) */
 
-static int32_t tokens[ROWS], labels[ROWS];
+static int32_t tokens[ROWS], labels[ROWS], starts[ROWS];
 static float mask[ROWS];
 
 struct global {
@@ -69,11 +69,14 @@ static struct gpt_batch batch_of(void)
         tokens[r] = (r * 7 + r * r) % 300;
         labels[r] = (r * 13 + 5) % 300;
         mask[r] = r % 5 == 0 ? 0.0f : 1.0f;
+        starts[r] = r % (ROWS / 2) / 25 * 25; /* documents of 25 tokens */
     }
     return (struct gpt_batch){
         .tokens = tokens,
         .labels = labels,
         .loss_mask = mask,
+        .position_starts = starts,
+        .attention_starts = starts,
         .loss_scale = 1.0f / ROWS,
         .first_sample = 41,
         .step = 3,

@@ -46,7 +46,7 @@ static float *run(struct gpt_config config, size_t *out_count)
     struct gpt_stage stage = whole();
     struct device *device = NULL;
     struct gpt *gpt = NULL;
-    int32_t tokens[SLOTS][ROWS], labels[SLOTS][ROWS];
+    int32_t tokens[SLOTS][ROWS], labels[SLOTS][ROWS], starts[SLOTS][ROWS];
     struct gpt_batch batches[SLOTS];
     double losses[SLOTS];
 
@@ -57,9 +57,12 @@ static float *run(struct gpt_config config, size_t *out_count)
         for (int r = 0; r < ROWS; r++) {
             tokens[slot][r] = (r * 7 + r * r + slot) % 300;
             labels[slot][r] = (r * 13 + 5 + slot) % 300;
+            starts[slot][r] = r % T / (7 + slot) * (7 + slot); /* documents */
         }
         batches[slot] = (struct gpt_batch){.tokens = tokens[slot],
                                            .labels = labels[slot],
+                                           .position_starts = starts[slot],
+                                           .attention_starts = starts[slot],
                                            .loss_scale = 1.0f / ROWS,
                                            .first_sample = 40 + 2 * (uint64_t)slot,
                                            .step = 3,
