@@ -14,6 +14,7 @@
 #include "ckpt/base/clock.h"
 #include "ckpt/base/log.h"
 #include "ckpt/base/mem.h"
+#include "train/blame.h"
 #include "train/metrics/log_line.h"
 #include "train/optim/grads.h"
 #include "train/optim/optimizer.h"
@@ -292,17 +293,24 @@ static double mean_loss(double loss_sum, double token_count)
     return loss_sum / (token_count > 0 ? token_count : 1.0);
 }
 
-static enum status fail_not_finite(struct trainer *trainer, bool is_mine,
+static enum status fail_not_finite(struct trainer *trainer, double loss_sum,
                                    const struct agreement *sums)
 {
     enum status st = STATUS_OK;
-    int32_t first = is_mine ? comm_rank(trainer->config.world) : INT32_MAX;
+    struct blame_case in = {.world = trainer->config.world,
+                            .grads = &trainer->grads,
+                            .pipeline = trainer->pipeline,
+                            .batches = trainer->batches,
+                            .loss_sum = loss_sum};
+    struct blame blame;
+    char text[STATUS_MESSAGE_MAX / 2];
 
-    TRY(st, comm_all_reduce(trainer->config.world, &first, 1, COMM_I32, COMM_MIN), done);
+    TRY(st, blame_find(&in, &blame), done);
+    blame_format(&blame, text, sizeof(text));
     st = FAIL(STATUS_NUMERIC,
-              "loss %g, gradient norm %g at step %" PRIu64 ": not finite first on rank %d; lower "
-              "--lr, or resume from an earlier step",
-              sums->loss, sqrt(sums->squared_norm), trainer->state.scalars.step + 1, (int)first);
+              "loss %g, gradient norm %g at step %" PRIu64 ": not finite first on rank %d: %s",
+              sums->loss, sqrt(sums->squared_norm), trainer->state.scalars.step + 1, blame.rank,
+              text);
 done:
     return st;
 }
@@ -326,14 +334,14 @@ static enum status agree(struct trainer *trainer, double loss_sum, struct agreem
                              .late = is_late(trainer) ? 1 : 0};
 
     TRY(st, grads_sum_of_squares(&trainer->grads, &sums.squared_norm), done);
-    bool mine = !isfinite(sums.squared_norm) || !isfinite(sums.loss);
     TRY(st,
         comm_all_reduce(trainer->config.world, &sums, sizeof(sums) / sizeof(double), COMM_F64,
                         COMM_SUM),
         done);
     sums.loss = mean_loss(sums.loss, sums.tokens);
-    if (!isfinite(sums.squared_norm) || !isfinite(sums.loss)) {
-        TRY(st, fail_not_finite(trainer, mine, &sums), done);
+    if (trainer->config.options->check_for_nan_in_loss_and_grad &&
+        (!isfinite(sums.squared_norm) || !isfinite(sums.loss))) {
+        TRY(st, fail_not_finite(trainer, loss_sum, &sums), done);
     }
     trainer->stop = sums.stop > 0   ? "by a signal"
                     : sums.late > 0 ? "by --exit-duration-in-mins"

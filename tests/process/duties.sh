@@ -145,5 +145,13 @@ train 1 0 late.out --train-iters 3 --exit-duration-in-mins 1
 train 1 2 words.out --train-iters 5 --iterations-to-skip 2,3
 says words.out "--iterations-to-skip '2,3'"
 
+# --- numbers that are not finite ------------------------------------------------------------------
+
+wild=(--train-iters 12 --lr 1e6 --min-lr 1e6 --weight-decay 10)
+train 1 1 nan.out "${wild[@]}"
+says nan.out 'not finite first on rank 0: the loss, of finite weights; lower --lr'
+train 1 0 nan.out "${wild[@]}" --no-check-for-nan-in-loss-and-grad
+steps nan.out | tail -n 1 | grep -q 'NAN$' || fail 'a loss that is finite again' nan.out
+
 [ "$failures" = 0 ] || exit 1
 echo 'all duties are done'
