@@ -38,17 +38,24 @@ static enum status check_source(const struct train_options *options)
     return STATUS_OK;
 }
 
+bool train_data_needs_eod(const struct train_options *options)
+{
+    return options->eod_mask_loss || options->reset_position_ids || options->reset_attention_mask;
+}
+
 enum status train_data_check(const struct train_options *options)
 {
     enum status st = STATUS_OK;
     bool by_split = has_own_paths(options);
 
     TRY(st, check_source(options), done);
-    if (options->eod_mask_loss && (options->eod_id < 0 || options->eod_id >= options->vocab_size)) {
+    if (train_data_needs_eod(options) &&
+        (options->eod_id < 0 || options->eod_id >= options->vocab_size)) {
         return FAIL(
             STATUS_USAGE,
-            "--eod-mask-loss needs the id that ends a document, below --vocab-size %lld, and "
-            "not %lld: give --eod-id, or the tokenizer's files",
+            "--eod-mask-loss, --reset-position-ids and --reset-attention-mask need the id "
+            "that ends a document, below --vocab-size %lld, and not %lld: give --eod-id, or "
+            "the tokenizer's files",
             (long long)options->vocab_size, (long long)options->eod_id);
     }
     if (by_split && options->train_data_path[0] == 0) {

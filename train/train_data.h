@@ -7,12 +7,15 @@
 #ifndef TRAIN_TRAIN_DATA_H
 #define TRAIN_TRAIN_DATA_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ckpt/base/status.h"
 #include "train/data/data_loader.h"
 #include "train/train_options.h"
 
+/* Whether a flag asks where documents end: --eod-mask-loss, a reset of positions or attention. */
+bool train_data_needs_eod(const struct train_options *options);
 /* Exactly one source, with all that it needs and nothing of the others; else STATUS_USAGE. */
 enum status train_data_check(const struct train_options *options) STATUS_MUST_CHECK;
 

@@ -99,7 +99,7 @@ static enum status derive_from_tokenizer(struct train_options *options)
                          strcmp(options->tokenizer_type, "ByteTokenizer") == 0;
 
     bool wants_size = options->vocab_size == 0;
-    bool wants_eod = options->eod_mask_loss && options->eod_id < 0;
+    bool wants_eod = train_data_needs_eod(options) && options->eod_id < 0;
 
     if (!has_tokenizer || (!wants_size && !wants_eod)) {
         return STATUS_OK;

@@ -55,6 +55,7 @@ struct trainer {
     struct gpt_batch *batches; /* [micro_batches] of the largest step, and their arrays: */
     int32_t *tokens, *labels;  /* [micro_batches,B,T] */
     float *loss_mask;          /* [micro_batches,B,T]; NULL: every token counts */
+    int32_t *starts;           /* [micro_batches,B,T] of documents; NULL: nobody asks */
     int32_t *sample;           /* [T + 1] */
     double token_count;        /* that count in the loss of this rank's micro-batches */
     struct window window;
@@ -125,12 +126,22 @@ static enum status create_batches(struct trainer *trainer)
     if (trainer->config.options->eod_mask_loss) {
         TRY(st, mem_alloc(&trainer->loss_mask, count * tokens, sizeof(float)), done);
     }
+    if (trainer->config.options->reset_position_ids ||
+        trainer->config.options->reset_attention_mask) {
+        TRY(st, mem_alloc(&trainer->starts, count * tokens, sizeof(int32_t)), done);
+    }
     TRY(st, mem_alloc(&trainer->sample, (size_t)model->sequence + 1, sizeof(int32_t)), done);
     for (size_t m = 0; m < count; m++) {
         trainer->batches[m].tokens = trainer->tokens + m * tokens;
         trainer->batches[m].labels = trainer->labels + m * tokens;
         trainer->batches[m].loss_mask =
             trainer->loss_mask == NULL ? NULL : trainer->loss_mask + m * tokens;
+        if (trainer->config.options->reset_position_ids) {
+            trainer->batches[m].position_starts = trainer->starts + m * tokens;
+        }
+        if (trainer->config.options->reset_attention_mask) {
+            trainer->batches[m].attention_starts = trainer->starts + m * tokens;
+        }
     }
 done:
     return st;
@@ -218,6 +229,7 @@ void trainer_destroy(struct trainer **address)
     mem_free(&trainer->tokens);
     mem_free(&trainer->labels);
     mem_free(&trainer->loss_mask);
+    mem_free(&trainer->starts);
     mem_free(&trainer->sample);
     mem_free(address);
 }
@@ -244,7 +256,7 @@ static size_t mask_loss(struct trainer *trainer, size_t micro_batch)
 }
 
 /* Megatron's "single" order: from `position` on, each micro-batch takes B samples for each DP rank.
- * Stages between first and last need no data. */
+ * Stages between first and last need no data, unless attention asks where documents begin. */
 static enum status load_batches(struct trainer *trainer, const struct data_source *source,
                                 uint64_t position, bool is_training)
 {
@@ -254,7 +266,8 @@ static enum status load_batches(struct trainer *trainer, const struct data_sourc
     size_t T = (size_t)plan->model.sequence;
     uint64_t B = (uint64_t)plan->model.micro_batch;
     uint64_t dp = (uint64_t)plan->layout.dp;
-    bool has_data = coords->pp == 0 || coords->pp == plan->layout.pp - 1;
+    bool has_data = coords->pp == 0 || coords->pp == plan->layout.pp - 1 ||
+                    trainer->config.options->reset_attention_mask;
     size_t row = 0;
 
     trainer->token_count = 0;
@@ -267,6 +280,11 @@ static enum status load_batches(struct trainer *trainer, const struct data_sourc
             TRY(st, source->get(source->context, batch->first_sample + b, trainer->sample), done);
             memcpy(trainer->tokens + row * T, trainer->sample, T * sizeof(int32_t));
             memcpy(trainer->labels + row * T, trainer->sample + 1, T * sizeof(int32_t));
+            if (trainer->starts != NULL) {
+                data_loader_find_starts(trainer->sample, T,
+                                        (int32_t)trainer->config.options->eod_id,
+                                        trainer->starts + row * T);
+            }
         }
         /* Each micro-batch's loss is the mean of its own tokens that count. */
         double tokens = (double)mask_loss(trainer, m);

@@ -83,4 +83,16 @@ losses 2 "${blend[@]}" --eod-mask-loss --eod-id 50256
 same masked.txt 'a mask with two data parallel ranks'
 losses 2 "${blend[@]}" --eod-mask-loss --eod-id 50256 --pipeline-model-parallel-size 2
 same masked.txt 'a mask with two stages'
+
+# The same for positions and attention that begin anew with each document, stages in between
+# included.
+eod=(--eod-mask-loss --reset-position-ids --reset-attention-mask --eod-id 50256)
+losses 1 "${blend[@]}" --reset-position-ids --reset-attention-mask --eod-id 65535
+same wanted.txt 'resets at an id that never comes'
+losses 1 "${blend[@]}" --num-layers 3 "${eod[@]}"
+cp losses.txt reset.txt
+losses 3 "${blend[@]}" --num-layers 3 --pipeline-model-parallel-size 3 "${eod[@]}"
+same reset.txt 'resets with three stages'
+losses 1 "${blend[@]}" --num-layers 3 --eod-mask-loss --eod-id 50256
+! cmp -s reset.txt losses.txt || fail 'the resets change nothing'
 exit $((failures > 0))

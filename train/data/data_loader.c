@@ -295,6 +295,19 @@ size_t data_loader_mask_loss(const int32_t *tokens, size_t count, int32_t end_of
     return kept;
 }
 
+void data_loader_find_starts(const int32_t *tokens, size_t count, int32_t end_of_document,
+                             int32_t *out_starts)
+{
+    int32_t start = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        out_starts[i] = start;
+        if (tokens[i] == end_of_document) {
+            start = (int32_t)i + 1;
+        }
+    }
+}
+
 void data_loader_close(struct data_source *source)
 {
     if (source->close != NULL) {

@@ -54,6 +54,10 @@ enum status data_loader_open(const struct data_config *config, enum data_split s
  * comes after it, nobody can foresee), else 1. Returns how many are 1. */
 size_t data_loader_mask_loss(const int32_t *tokens, size_t count, int32_t end_of_document,
                              float *out_mask);
+/* For each of the `count` input tokens of one sample the place where its document begins: 0, or the
+ * one after the last end of a document before it. */
+void data_loader_find_starts(const int32_t *tokens, size_t count, int32_t end_of_document,
+                             int32_t *out_starts);
 /* Takes a zeroed source. */
 void data_loader_close(struct data_source *source);
 

@@ -216,6 +216,16 @@ Test(data_loader, loss_is_masked_where_the_input_ends_a_document)
     cr_assert_eq(data_loader_mask_loss(tokens, 6, 7, mask), 6);
 }
 
+Test(data_loader, documents_begin_after_the_end_of_the_one_before)
+{
+    const int32_t tokens[] = {5, 9, 0, 9, 9, 1};
+    const int32_t wanted[] = {0, 0, 2, 2, 4, 5};
+    int32_t starts[6];
+
+    data_loader_find_starts(tokens, 6, 9, starts);
+    cr_assert_arr_eq(starts, wanted, sizeof starts);
+}
+
 Test(data_loader, split_asked_for_nothing_is_not_opened)
 {
     struct data_config config = make_config();
