@@ -10,6 +10,7 @@
 #include "train/data/read_ahead.h"
 #include "train/data/tokenizer.h"
 #include "train/train_data.h"
+#include "train/train_settings.h"
 #include "train/train_layout.h"
 
 static const struct option rows[] = {
@@ -58,6 +59,7 @@ const struct option_table train_options_table = {
     .alias_count = sizeof(aliases) / sizeof(aliases[0]),
     .foreign = foreign,
     .foreign_count = sizeof(foreign) / sizeof(foreign[0]),
+    .complete = train_settings_complete,
     .given_offset = offsetof(struct train_options, given),
     .positional_min = 0,
     .positional_max = 0,

@@ -308,10 +308,8 @@ static const struct option_foreign *find_foreign(const struct option_table *tabl
 }
 
 /* The name is none of the table's options: it may be one that is known from elsewhere. */
-static enum status pass_over(const struct option_table *table, int argc, char **argv, int *index,
-                             size_t length)
+static enum status pass_over(const struct option_table *table, const char *name, size_t length)
 {
-    const char *name = argv[*index] + 2;
     const struct option_foreign *foreign = find_foreign(table, name, length);
 
     if (foreign == NULL) {
@@ -322,7 +320,6 @@ static enum status pass_over(const struct option_table *table, int argc, char **
                     foreign->why);
     }
     log_info("--%.*s is accepted and changes nothing: %s", (int)length, name, foreign->why);
-    skip_words(argc, argv, index);
     return STATUS_OK;
 }
 
@@ -340,7 +337,9 @@ static enum status parse_option(const struct option_table *table, int argc, char
     const struct option *option = find(table, name, length, &negated);
 
     if (option == NULL) {
-        return pass_over(table, argc, argv, index, length);
+        TRY(st, pass_over(table, name, length), done);
+        skip_words(argc, argv, index);
+        goto done;
     }
     if (option->type == OPTION_WORDS && text == NULL) {
         TRY(st, take_words(option, argc, argv, index, words), done);
@@ -421,6 +420,9 @@ enum status options_parse(const struct option_table *table, int argc, char **arg
             TRY(st, parse_option(table, argc, argv, &i, values), done);
         }
     }
+    if (table->complete != NULL) {
+        TRY(st, table->complete(values), done);
+    }
     TRY(st, check_required(table, values), done);
     if (positionals->count < table->positional_min) {
         return FAIL(STATUS_USAGE, "too few arguments; usage: %s %s", table->program, table->usage);
@@ -428,6 +430,89 @@ enum status options_parse(const struct option_table *table, int argc, char **arg
     if (positionals->count > table->positional_max) {
         return FAIL(STATUS_USAGE, "unexpected argument '%s'; usage: %s %s",
                     positionals->texts[table->positional_max], table->program, table->usage);
+    }
+done:
+    return st;
+}
+
+/* One value of a JSON object as a word; false for null, objects and what is too long. */
+static bool json_to_text(const cJSON *value, char *out_text, size_t bytes)
+{
+    int length = -1;
+
+    if (cJSON_IsNumber(value)) {
+        length = snprintf(out_text, bytes, "%.17g", value->valuedouble);
+    } else if (cJSON_IsBool(value)) {
+        length = snprintf(out_text, bytes, "%s", cJSON_IsTrue(value) ? "true" : "false");
+    } else if (cJSON_IsString(value)) {
+        length = snprintf(out_text, bytes, "%s", value->valuestring);
+    }
+    return length >= 0 && (size_t)length < bytes;
+}
+
+static bool json_to_words(const cJSON *value, char out_text[OPTIONS_TEXT_MAX])
+{
+    const cJSON *item = NULL;
+    size_t used = 0;
+
+    if (!cJSON_IsArray(value)) {
+        return json_to_text(value, out_text, OPTIONS_TEXT_MAX);
+    }
+    out_text[0] = '\0';
+    cJSON_ArrayForEach(item, value)
+    {
+        if (used + 1 >= OPTIONS_TEXT_MAX ||
+            !json_to_text(item, out_text + used + (used > 0), OPTIONS_TEXT_MAX - used - 1)) {
+            return false;
+        }
+        if (used > 0) {
+            out_text[used] = ' ';
+        }
+        used += strlen(out_text + used);
+    }
+    return true;
+}
+
+static enum status read_item(const struct option_table *table, const cJSON *item, const char *where,
+                             void *values)
+{
+    size_t length = strlen(item->string);
+    char text[OPTIONS_TEXT_MAX];
+    bool negated = false;
+    const struct option *option = find(table, item->string, length, &negated);
+
+    if (option == NULL) {
+        return pass_over(table, item->string, length);
+    }
+    if (!json_to_words(item, text)) {
+        return FAIL(STATUS_USAGE,
+                    "'%s' in '%s' is no number, text, true, false or list of them of at most %d "
+                    "characters",
+                    item->string, where, OPTIONS_TEXT_MAX - 1);
+    }
+    if (*given_flag(table, (size_t)(option - table->options), values)) {
+        return STATUS_OK;
+    }
+    if (negated && strcmp(text, "true") == 0) {
+        (void)snprintf(text, sizeof text, "false");
+    } else if (negated) {
+        return FAIL(STATUS_USAGE, "'%s' in '%s' is '%s', wanted true", item->string, where, text);
+    }
+    return options_set(table, option->name, text, values);
+}
+
+enum status options_read_object(const struct option_table *table, const cJSON *object,
+                                const char *where, void *values)
+{
+    enum status st = STATUS_OK;
+    const cJSON *item = NULL;
+
+    if (!cJSON_IsObject(object)) {
+        return FAIL(STATUS_USAGE, "'%s' is not {\"option\": value, ...}", where);
+    }
+    cJSON_ArrayForEach(item, object)
+    {
+        TRY(st, read_item(table, item, where, values), done);
     }
 done:
     return st;
@@ -533,10 +618,8 @@ enum status options_take_saved(const struct option_table *table, const cJSON *sa
     if (value == NULL) {
         return STATUS_OK;
     }
-    if (cJSON_IsNumber(value)) { /* all its digits */
-        (void)snprintf(text, sizeof text, "%.17g", value->valuedouble);
-    } else {
-        saved_text(value, text, sizeof text);
+    if (!json_to_text(value, text, sizeof text)) {
+        return FAIL(STATUS_CORRUPT, "the saved value of '--%s' is none", name);
     }
     return options_set(table, name, text, values);
 }

@@ -74,6 +74,9 @@ struct option_table {
     size_t alias_count;
     const struct option_foreign *foreign; /* looked at after the options */
     size_t foreign_count;
+    /* Called once the words are read and before required options are missed: may set what was not
+     * given, from a file. May be NULL. */
+    enum status (*complete)(void *values);
     size_t given_offset; /* of a bool given[option_count] in the struct: set on the line */
     int positional_min, positional_max;
 };
@@ -91,6 +94,10 @@ enum status options_parse(const struct option_table *table, int argc, char **arg
 /* Sets one option as the command line would; `given` becomes true. */
 enum status options_set(const struct option_table *table, const char *name, const char *text,
                         void *values) STATUS_MUST_CHECK;
+/* Sets what is not given yet from {"name": value, ...}: numbers, texts, true and false, or lists of
+ * them. `where` names the source in errors. */
+enum status options_read_object(const struct option_table *table, const cJSON *object,
+                                const char *where, void *values) STATUS_MUST_CHECK;
 bool options_given(const struct option_table *table, const char *name, const void *values);
 void options_print_help(const struct option_table *table, bool all);
 /* Megatron's block: sorted "  name ...... value" lines dotted to width 48 between rules. */

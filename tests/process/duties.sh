@@ -122,6 +122,27 @@ says done.out '--finetune needs'
 [ "$(ls -d tuned/step_*)" = "$(printf '%s\n' tuned/step_0000006 tuned/step_0000012)" ] ||
     fail 'finetuning saved elsewhere'
 
+# --- options from elsewhere ------------------------------------------------------------------------
+
+cat >run.json <<'EOF'
+{"train_iters": 16, "global-batch-size": 16, "rampup-batch-size": [4, 4, 64],
+ "lr-warmup-iters": 9, "eval-interval": 5, "eval-iters": 1, "wandb-project": "mine"}
+EOF
+train 2 0 config.out --config run.json --lr-warmup-iters 3
+steps whole.out >whole
+steps config.out >parts
+same 'a run by --config' whole parts
+says config.out 'wandb-project is accepted and changes nothing'
+timeout 60 holdfast train --use-checkpoint-args --load plan --mock-data --micro-batch-size 2 \
+    --lr 1e-3 --num-threads 1 --log-interval 1 "${old[@]}" >args.out 2>&1 ||
+    fail '--use-checkpoint-args' args.out
+steps old.out | tail -n 6 >whole
+steps args.out >parts
+same 'a resume by --use-checkpoint-args' whole parts
+train 1 14 args.out --use-checkpoint-args --load plan "${old[@]}" --num-layers 3
+train 1 2 args.out --use-checkpoint-args "${old[@]}"
+train 1 10 args.out --use-checkpoint-args --load nowhere "${old[@]}"
+
 # --- ends -----------------------------------------------------------------------------------------
 
 sets() { # OUT: where and on what validations were made

@@ -397,3 +397,38 @@ Test(options, one_option_is_compared_with_and_taken_from_a_saved_object_to_the_l
     cr_assert_str_eq(values.ramp, "1 2");
     cJSON_Delete(saved);
 }
+
+static enum status read_text(const char *text)
+{
+    cJSON *object = NULL;
+
+    assert_ok(json_parse(text, strlen(text), "text", &object));
+    enum status st = options_read_object(&table, object, "run.json", &values);
+    cJSON_Delete(object);
+    return st;
+}
+
+Test(options, an_object_sets_what_is_not_given)
+{
+    assert_ok(PARSE("--clip-grad", "2"));
+    assert_ok(read_text("{\"clip_grad\": 3, \"micro-batch-size\": 9, \"dtype\": \"fp16\", "
+                        "\"ramp\": [1, \"two\", 2.5], \"fast\": true, \"no-shuffle\": true, "
+                        "\"cloud-project\": \"mine\"}"));
+    cr_assert(values.clip == 2 && values.batch == 9 && values.fast && !values.shuffle);
+    cr_assert_str_eq(values.dtype, "fp16");
+    cr_assert_str_eq(values.ramp, "1 two 2.5");
+    cr_assert(options_given(&table, "dtype", &values));
+}
+
+Test(options, an_object_is_checked_as_the_command_line_is)
+{
+    static const char *const bad[] = {
+        "{\"clip-grat\": 3}",   "{\"micro-batch-size\": 2.5}", "{\"micro-batch-size\": 65}",
+        "{\"dtype\": \"fp8\"}", "{\"dtype\": null}",           "{\"ramp\": [[1]]}",
+        "{\"swiglu\": true}",   "{\"no-shuffle\": false}",     "[1]"};
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_ok(PARSE("--fast"));
+        cr_assert_eq(read_text(bad[i]), STATUS_USAGE, "%s", bad[i]);
+    }
+}
