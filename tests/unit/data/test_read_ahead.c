@@ -77,6 +77,8 @@ Test(read_ahead, samples_come_in_the_order_of_the_rank)
             check_sample(&source, position);
             check_sample(&source, position + 1);
         }
+        /* Nothing was fetched twice, or for nothing. */
+        cr_assert_leq(atomic_load(&below.calls), 2 * 33 + 2 * workers * 2);
         check_end(&source, &below);
     }
 }
@@ -89,6 +91,9 @@ Test(read_ahead, jumps_begin_anew)
 
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
         check_sample(&source, asked[i]);
+    }
+    for (uint64_t i = 0; i < 400; i++) { /* also while workers are busy with the old order */
+        check_sample(&source, i / 8 * 37 % 900 + i % 8);
     }
     check_end(&source, &below);
 }
