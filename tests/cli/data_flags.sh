@@ -19,14 +19,15 @@ fail() {
     failures=$((failures + 1))
 }
 
-# losses RANKS FLAGS...: the loss of each step, alone in losses.txt.
+# losses RANKS FLAGS...: the loss of each of STEPS steps, alone in losses.txt.
+STEPS=3
 losses() {
     local ranks=$1
     shift
     timeout -s KILL 60 holdfast run --nproc-per-node "$ranks" -- train "${model[@]}" "$@" \
         >out.txt 2>&1 || fail "$*: exit code $?"
     grep -o 'lm loss: [^|]*' out.txt >losses.txt
-    [ "$(wc -l <losses.txt)" = 3 ] || fail "$*: not 3 steps"
+    [ "$(wc -l <losses.txt)" = "$STEPS" ] || fail "$*: not $STEPS steps"
 }
 same() {
     cmp -s "$1" losses.txt || fail "$2: other losses"
@@ -46,6 +47,14 @@ files 14
 losses 2 "${blend[@]}" --data-cache-path cache --pipeline-model-parallel-size 2
 same wanted.txt 'two ranks that use a cache'
 files 14
+
+# A resume with other ranks goes on with the next sample, whatever was read ahead.
+save=(--save save --load save --save-interval 2)
+STEPS=2 losses 1 "${blend[@]}" "${save[@]}" --exit-interval 2 --data-cache-path cache
+mv losses.txt begun.txt
+STEPS=1 losses 2 "${blend[@]}" "${save[@]}" --micro-batch-size 2
+cat begun.txt losses.txt >all.txt && mv all.txt losses.txt
+same wanted.txt 'a resume with two ranks'
 
 for file in cache/*sample_index.npy; do
     truncate -s 200 "$file"
