@@ -16,6 +16,7 @@
 #include "ckpt/base/mem.h"
 #include "train/blame.h"
 #include "train/metrics/log_line.h"
+#include "train/metrics/throughput.h"
 #include "train/optim/grads.h"
 #include "train/optim/optimizer.h"
 #include "train/parallel/pipeline.h"
@@ -401,8 +402,58 @@ static bool is_last_rank(const struct trainer *trainer)
     return comm_rank(trainer->config.world) == comm_size(trainer->config.world) - 1;
 }
 
-static void log_step(struct trainer *trainer, double loss, double norm)
+/* The fields that flags ask for. Collective. */
+static enum status add_asked_fields(struct trainer *trainer, struct log_line *line)
 {
+    enum status st = STATUS_OK;
+    const struct train_options *options = trainer->config.options;
+    struct {
+        double param_squares, zeros;
+    } sums = {0};
+    uint64_t zeros = 0;
+
+    if (options->log_params_norm) {
+        TRY(st, grads_sum_of_param_squares(&trainer->grads, &sums.param_squares), done);
+    }
+    if (options->log_num_zeros_in_grad) {
+        TRY(st, grads_count_zeros(&trainer->grads, &zeros), done);
+        sums.zeros = (double)zeros;
+    }
+    if (options->log_params_norm || options->log_num_zeros_in_grad) {
+        TRY(st, comm_all_reduce(trainer->config.world, &sums, 2, COMM_F64, COMM_SUM), done);
+    }
+    line->has_params_norm = options->log_params_norm;
+    line->params_norm = sqrt(sums.param_squares);
+    line->has_zero_count = options->log_num_zeros_in_grad;
+    line->zero_count = (uint64_t)sums.zeros;
+done:
+    return st;
+}
+
+/* Both conventions side by side, since numbers of different ones are often compared. */
+static void tell_throughput(const struct trainer *trainer, struct log_line *line)
+{
+    const struct train_plan *plan = trainer->config.plan;
+    struct throughput sample = throughput_of_sample(&plan->model, plan->layout.tp);
+    double seconds = line->step_ms / 1e3 * comm_size(trainer->config.world);
+    double samples = (double)line->global_batch / seconds; /* a second, of one rank */
+    double peak = trainer->config.options->peak_tflops * 1e12;
+
+    line->has_throughput = true;
+    line->tflops = samples * sample.causal_flops / 1e12;
+    if (peak > 0) {
+        log_info("%.0f tokens/s a rank, MFU %.1f %% (causal attention) or %.1f %% (full)",
+                 samples * plan->model.sequence, 100 * samples * sample.causal_flops / peak,
+                 100 * samples * sample.full_flops / peak);
+    } else {
+        log_info("%.0f tokens/s a rank", samples * plan->model.sequence);
+    }
+}
+
+/* Collective. */
+static enum status log_step(struct trainer *trainer, double loss, double norm)
+{
+    enum status st = STATUS_OK;
     const struct train_scalars *scalars = &trainer->state.scalars;
     struct window *window = &trainer->window;
     int64_t now_ns = clock_monotonic_ns();
@@ -414,7 +465,7 @@ static void log_step(struct trainer *trainer, double loss, double norm)
     window->loss_sum += loss;
     window->steps++;
     if (trainer->logged_once && scalars->step % (uint64_t)trainer->config.options->log_interval) {
-        return;
+        return STATUS_OK;
     }
     struct log_line line = {
         .wall_ns = clock_wall_ns(),
@@ -428,6 +479,10 @@ static void log_step(struct trainer *trainer, double loss, double norm)
         .loss = window->loss_sum / (double)window->steps,
         .grad_norm = norm,
     };
+    TRY(st, add_asked_fields(trainer, &line), done);
+    if (trainer->config.options->log_throughput) {
+        tell_throughput(trainer, &line);
+    }
     if (is_last_rank(trainer)) {
         log_line_format(&line, text);
         fprintf(trainer->config.out, "%s\n", text);
@@ -435,6 +490,8 @@ static void log_step(struct trainer *trainer, double loss, double norm)
     }
     trainer->logged_once = true;
     *window = (struct window){.begin_ns = now_ns};
+done:
+    return st;
 }
 
 /* Forward only over --eval-iters global batches of a source, from *position on. `set` as in
@@ -586,7 +643,7 @@ static enum status trainer_step(struct trainer *trainer)
     TRY(st, grads_reduce(&trainer->grads), done);
     TRY(st, agree(trainer, loss_sum, &sums), done);
     TRY(st, update(trainer, sqrt(sums.squared_norm)), done);
-    log_step(trainer, sums.loss, sqrt(sums.squared_norm));
+    TRY(st, log_step(trainer, sums.loss, sqrt(sums.squared_norm)), done);
     TRY(st, evaluate_and_save_if_due(trainer), done);
 done:
     return st;

@@ -166,6 +166,25 @@ train 1 0 late.out --train-iters 3 --exit-duration-in-mins 1
 train 1 2 words.out --train-iters 5 --iterations-to-skip 2,3
 says words.out "--iterations-to-skip '2,3'"
 
+# --- fields of the log line -----------------------------------------------------------------------
+
+asked=(--train-iters 3 --global-batch-size 8 --log-params-norm --log-num-zeros-in-grad)
+fields() {
+    sed -n 's/.*\(grad norm: .* | num zeros: .* | params norm: [^ ]*\) |.*/\1/p' "$1"
+}
+train 1 0 one.out "${asked[@]}" --log-throughput --peak-tflops 1
+says one.out 'throughput per GPU (TFLOP/s/GPU): '
+says one.out '% (full)'
+fields one.out >whole
+[ "$(wc -l <whole)" = 3 ] || fail 'fields are missing' one.out
+for layout in '1 1' '2 1' '1 2'; do # TP and PP of 2 ranks: the same numbers
+    read -r tp pp <<<"$layout"
+    train 2 0 two.out "${asked[@]}" --tensor-model-parallel-size "$tp" \
+        --pipeline-model-parallel-size "$pp"
+    fields two.out >parts
+    same "norms and zeros of TP $tp x PP $pp" whole parts
+done
+
 # --- numbers that are not finite ------------------------------------------------------------------
 
 wild=(--train-iters 12 --lr 1e6 --min-lr 1e6 --weight-decay 10)

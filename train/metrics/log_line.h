@@ -5,6 +5,7 @@
 #ifndef TRAIN_METRICS_LOG_LINE_H
 #define TRAIN_METRICS_LOG_LINE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +20,10 @@ struct log_line {
     uint64_t global_batch;
     double loss;      /* mean since the last line */
     double grad_norm; /* before clipping */
+    bool has_throughput, has_zero_count, has_params_norm;
+    double tflops;       /* a second, of one rank */
+    uint64_t zero_count; /* of the gradient's elements */
+    double params_norm;
 };
 
 /* " [2026-12-01 03:44:19.123456] iteration       10/     200 | ... |", local time, no newline. */

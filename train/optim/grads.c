@@ -159,26 +159,73 @@ done:
     return st;
 }
 
-enum status grads_sum_of_squares(struct grads *grads, double *out_sum)
+/* Whether another rank's slices hold the same elements and count them. */
+static bool is_counted_elsewhere(const struct grads *grads, const struct gpt_param *param)
+{
+    return param->tied_copy || (param->tp_replicated && grads->topology->coords.tp > 0);
+}
+
+/* Of this rank's slices of a flat array. */
+static enum status sum_squares(struct grads *grads, const float *flat, double *out_sum)
 {
     enum status st = STATUS_OK;
-    const float *grad = gpt_grad_data(grads->gpt);
     double total = 0;
 
     for (size_t i = 0; i < grads->plan.segment_count; i++) {
         const struct grads_segment *segment = &grads->plan.segments[i];
-        const struct gpt_param *param = &gpt_params(grads->gpt)[segment->param];
         double sum = 0;
-        if (param->tied_copy || (param->tp_replicated && grads->topology->coords.tp > 0)) {
+        if (is_counted_elsewhere(grads, &gpt_params(grads->gpt)[segment->param])) {
             continue;
         }
         TRY(st,
-            grads->device->ops->sum_of_squares(grads->device, grad + segment->begin, segment->count,
+            grads->device->ops->sum_of_squares(grads->device, flat + segment->begin, segment->count,
                                                &sum),
             done);
         total += sum;
     }
     *out_sum = total;
+done:
+    return st;
+}
+
+enum status grads_sum_of_squares(struct grads *grads, double *out_sum)
+{
+    return sum_squares(grads, gpt_grad_data(grads->gpt), out_sum);
+}
+
+enum status grads_sum_of_param_squares(struct grads *grads, double *out_sum)
+{
+    return sum_squares(grads, gpt_param_data(grads->gpt), out_sum);
+}
+
+enum status grads_count_zeros(struct grads *grads, uint64_t *out_count)
+{
+    enum status st = STATUS_OK;
+    const float *grad = gpt_grad_data(grads->gpt);
+    float part[1024];
+    uint64_t count = 0;
+
+    for (size_t i = 0; i < grads->plan.segment_count; i++) {
+        const struct grads_segment *segment = &grads->plan.segments[i];
+        const struct gpt_param *param = &gpt_params(grads->gpt)[segment->param];
+        size_t rows = param->box.extent[0]; /* without padding */
+        size_t end = segment->row_end < rows ? segment->row_end : rows;
+        if (is_counted_elsewhere(grads, param) || end <= segment->row_begin) {
+            continue;
+        }
+        size_t left = (end - segment->row_begin) * param->columns;
+        for (const float *at = grad + segment->begin; left > 0;) {
+            size_t some = left < 1024 ? left : 1024;
+            TRY(st, grads->device->ops->copy_out(grads->device, part, at, some * sizeof(float)),
+                done);
+            for (size_t j = 0; j < some; j++) {
+                count += part[j] == 0 ? 1 : 0;
+            }
+            at += some;
+            left -= some;
+        }
+    }
+    *out_count = count;
 done:
     return st;
 }

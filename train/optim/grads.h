@@ -71,6 +71,10 @@ enum status grads_zero(struct grads *grads) STATUS_MUST_CHECK;
 enum status grads_reduce(struct grads *grads) STATUS_MUST_CHECK;
 /* This rank's part of the squared norm: summed over all ranks, each parameter counts once. */
 enum status grads_sum_of_squares(struct grads *grads, double *out_sum) STATUS_MUST_CHECK;
+/* The same of the parameters. */
+enum status grads_sum_of_param_squares(struct grads *grads, double *out_sum) STATUS_MUST_CHECK;
+/* How many gradient elements of this rank are 0; padding and copies do not count. */
+enum status grads_count_zeros(struct grads *grads, uint64_t *out_count) STATUS_MUST_CHECK;
 /* What the gradients are to be multiplied by, as torch's clip_grad_norm_; `limit` 0: 1. */
 float grads_clip_scale(double norm, double limit);
 

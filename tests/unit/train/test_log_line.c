@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "train/metrics/log_line.h"
+#include "train/metrics/throughput.h"
 
 Test(log_line, training_line_is_megatrons_to_the_letter)
 {
@@ -62,4 +63,37 @@ Test(log_line, the_validations_after_the_training_name_their_set)
                          "2.000000E+00 | lm loss PPL: 7.389056E+00 | \n";
     cr_assert(strncmp(line, wanted, strlen(wanted)) == 0, "%s", line);
     cr_assert_eq((size_t)(line - text), strlen(wanted) + 1);
+}
+
+Test(log_line, asked_fields_stand_where_megatron_has_them)
+{
+    char text[LOG_LINE_TEXT_MAX];
+    struct log_line line = {.has_throughput = true,
+                            .tflops = 123.456,
+                            .has_zero_count = true,
+                            .zero_count = 12345,
+                            .has_params_norm = true,
+                            .params_norm = 7.5};
+
+    log_line_format(&line, text);
+    cr_assert_not_null(
+        strstr(text, " (ms): 0.0 | throughput per GPU (TFLOP/s/GPU): 123.5 | learn"));
+    cr_assert_not_null(
+        strstr(text, " grad norm: 0.000 | num zeros: 12345 | params norm: 7.500 | number of sk"));
+}
+
+/* The llm.c GPT-2 124M: 6N + 12LCT of N = 124 million with the head's padded vocabulary. */
+Test(log_line, both_conventions_of_throughput_follow_from_the_sizes)
+{
+    struct gpt_config model = {.layers = 12,
+                               .hidden = 768,
+                               .ffn_hidden = 3072,
+                               .vocab = 50257,
+                               .vocab_divisor = 128,
+                               .sequence = 1024};
+    double weights = 12 * 12.0 * 768 * 768 + 50304.0 * 768;
+    struct throughput sample = throughput_of_sample(&model, 1);
+
+    cr_assert_eq(sample.full_flops, 1024 * (6 * weights + 12.0 * 12 * 768 * 1024));
+    cr_assert_eq(sample.causal_flops, 1024 * (6 * weights + 6.0 * 12 * 768 * 1024));
 }
