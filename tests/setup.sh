@@ -1,7 +1,7 @@
 # Sourced by tests/run.sh and train/quickstart.sh: installs what the build needs, and builds.
 # Sets HF_ROOT (the clone) and HF_BUILD (its build folder).
 #
-# Needs Debian 12, Ubuntu 24.04 or later, as root or with sudo, and the system's package registry;
+# Needs Debian 12 or Ubuntu 24.04, as root or with sudo, and the system's package registry;
 # nothing is installed where everything is there already.
 
 HF_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

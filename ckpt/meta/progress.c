@@ -50,11 +50,11 @@ static enum status page_path(char out_path[FS_PATH_MAX], const char *run_dir, in
     return STATUS_OK;
 }
 
+/* The rank is started after this, so it sees the whole page. */
 static void fill_page(struct progress_page *page, uint64_t generation)
 {
     page->generation = generation;
     atomic_store(&page->committed_step, -1);
-    atomic_thread_fence(memory_order_release);
     page->magic = PROGRESS_MAGIC;
 }
 
