@@ -21,10 +21,12 @@
 #include "train/optim/optimizer.h"
 #include "train/parallel/pipeline.h"
 #include "train/parallel/topology.h"
+#include "train/spike.h"
 #include "train/train_ckpt.h"
 #include "train/train_state.h"
 
 #define MINUTE_NS 60e9
+#define SPIKE_DEVIATIONS 6.0
 
 /* What the ranks agree on in each step, summed in double. */
 struct agreement {
@@ -60,6 +62,7 @@ struct trainer {
     int32_t *sample;           /* [T + 1] */
     double token_count;        /* that count in the loss of this rank's micro-batches */
     struct window window;
+    struct spike_window recent; /* losses */
     bool logged_once;
     const char *stop;               /* why this step is the last; NULL: it is not */
     struct status_record last_save; /* of the newest try */
@@ -370,6 +373,30 @@ done:
     return st;
 }
 
+/* Only a warning: most leaps pass. Collective when there is one. */
+static enum status check_spike(struct trainer *trainer, double loss_sum, double loss)
+{
+    enum status st = STATUS_OK;
+    double deviations = spike_add(&trainer->recent, loss);
+    struct spike_case in = {.world = trainer->config.world,
+                            .grads = &trainer->grads,
+                            .loss = counts_loss(trainer) ? mean_loss(loss_sum, trainer->token_count)
+                                                         : -1.0,
+                            .first_sample = trainer->batches[0].first_sample};
+    char text[SPIKE_TEXT_MAX];
+
+    if (!trainer->config.options->check_for_spiky_loss || !(deviations >= SPIKE_DEVIATIONS)) {
+        return STATUS_OK;
+    }
+    TRY(st, spike_explain(&in, text), done);
+    if (comm_rank(trainer->config.world) == 0) {
+        log_warn("loss %.4g at step %" PRIu64 " is %.1f deviations above those before: %s", loss,
+                 trainer->state.scalars.step + 1, deviations, text);
+    }
+done:
+    return st;
+}
+
 static int64_t current_batch(const struct trainer *trainer)
 {
     return batch_schedule_at(&trainer->config.plan->batch, trainer->state.scalars.consumed_samples);
@@ -642,6 +669,7 @@ static enum status trainer_step(struct trainer *trainer)
     TRY(st, pipeline_train(trainer->pipeline, trainer->batches, &loss_sum), done);
     TRY(st, grads_reduce(&trainer->grads), done);
     TRY(st, agree(trainer, loss_sum, &sums), done);
+    TRY(st, check_spike(trainer, loss_sum, sums.loss), done);
     TRY(st, update(trainer, sqrt(sums.squared_norm)), done);
     TRY(st, log_step(trainer, sums.loss, sqrt(sums.squared_norm)), done);
     TRY(st, evaluate_and_save_if_due(trainer), done);

@@ -193,5 +193,25 @@ says nan.out 'not finite first on rank 0: the loss, of finite weights; lower --l
 train 1 0 nan.out "${wild[@]}" --no-check-for-nan-in-loss-and-grad
 steps nan.out | tail -n 1 | grep -q 'NAN$' || fail 'a loss that is finite again' nan.out
 
+# --- a loss that leaps ----------------------------------------------------------------------------
+
+for ((i = 0; i < 600; i++)); do
+    echo '{"text": "a line that is read again and again and again"}'
+done >text.jsonl
+echo '{"text": "qZ7;Jx0~K}48QX[w#Vy1!BuP"}' >>text.jsonl
+holdfast preprocess --input text.jsonl --output-prefix text --tokenizer-type ByteTokenizer \
+    --append-eod 2>/dev/null || fail 'preprocess'
+calm=(--vocab-size 257 --micro-batch-size 1 --global-batch-size 4 --log-interval 100)
+train 4 0 data.out "${calm[@]}" --no-mock-data --data-path text_text_document --split 1,0,0 --lr 1e-2 \
+    --lr-decay-style constant --train-iters 330 --seed 2 --attention-dropout 0 --hidden-dropout 0
+grep -q 'warning: loss .* deviations above those before: its data: rank [0-3] has .* from sample' \
+    data.out || fail 'strange samples are not named' data.out
+train 2 0 weights.out "${calm[@]}" --lr 20 --lr-decay-iters 10000 --lr-warmup-iters 900 \
+    --train-iters 150
+says weights.out 'deviations above those before: its weights'
+train 2 0 weights.out "${calm[@]}" --lr 20 --lr-decay-iters 10000 --lr-warmup-iters 900 \
+    --train-iters 150 --no-check-for-spiky-loss
+! grep -q deviations weights.out || fail 'a warning that nobody wants' weights.out
+
 [ "$failures" = 0 ] || exit 1
 echo 'all duties are done'
