@@ -44,6 +44,7 @@ static const struct option_alias aliases[] = {
     {"layernorm-epsilon", "norm-epsilon"},
     {"warmup", "lr-warmup-fraction"},
     {"save-retain-interval", "keep-every"},
+    {"check-for-nan", "check-for-nan-in-loss-and-grad"},
     {"checkpoint-activations", "recompute-activations"},
     {"use-checkpointing", "recompute-activations"},
 };
