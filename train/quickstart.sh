@@ -46,7 +46,7 @@ kill_one_rank() {
     until grep -q 'iteration  *110/' "$log" 2>/dev/null; do
         sleep 0.1
     done
-    pid=$(sed -n 's/.*rank 2 .*pid \([0-9]*\).*/\1/p' "$log" | head -n 1)
+    pid=$(sed -n '0,/rank 2 of 4 started, pid/s/.*rank 2 of 4 started, pid \([0-9]*\).*/\1/p' "$log")
     if [ -n "$pid" ]; then
         printf '== killing rank 2 (pid %s) with SIGKILL\n' "$pid"
         kill -KILL "$pid"
@@ -84,7 +84,7 @@ holdfast backup pull "$home/backup" "$home/restored"
 holdfast ckpt verify "$home/restored" --level deep
 
 seconds=$((SECONDS - began))
-first=$(sed -n 's/.*iteration  *1\/.*lm loss: \([^ ]*\).*/\1/p' "$home/train.log" | head -n 1)
+first=$(sed -n '0,/lm loss: /s/.*lm loss: \([^ ]*\).*/\1/p' "$home/train.log")
 last=$(sed -n 's/.*lm loss: \([^ ]*\).*/\1/p' "$home/train-resharded.log" | tail -n 1)
 cat <<SUMMARY
 

@@ -348,7 +348,7 @@ kill -KILL "$(rank_pid 1 move.txt)"
 ended $moving 0 move.txt
 also "resumed from 'save/step_0000010'"
 also "[gen 2 rank 0]"
-grep -F '[gen 2 rank 0]' move.txt | grep -qF "resumed from 'moved/step_" || fail 'not from B'
+grep -q "^\[gen 2 rank 0\].* resumed from 'moved/step_" move.txt || fail 'not from B'
 unchanged save
 
 # --- no room, no permission -----------------------------------------------------------------------
