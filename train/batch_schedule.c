@@ -86,7 +86,7 @@ enum status batch_schedule_ramp(const char *text, int64_t batch,
             done);
     }
     uint64_t end = increments == 0 || samples == 0 ? 0 : step_begin(part, increments);
-    TRY(st, add_stage(out_schedule, text, end > samples ? samples + 1 : end, batch), done);
+    TRY(st, add_stage(out_schedule, text, end, batch), done);
 done:
     return st;
 }

@@ -16,7 +16,7 @@
 #define BATCH_STAGES_MAX 1024
 
 struct batch_stage {
-    uint64_t begin; /* in consumed samples; the first stage's is 0, the others' are larger */
+    uint64_t begin; /* in consumed samples; the first's is 0; of equal ones the last counts */
     int64_t batch;  /* samples of each step that begins in this stage */
 };
 

@@ -57,6 +57,10 @@ steps whole.out | cut -d ' ' -f 2,4 >grown
 printf '%s\n' '4 4' '8 4' '12 4' '16 4' '20 4' '24 4' '32 8' '40 8' '48 8' '60 12' '72 12' '88 16' \
     '104 16' '120 16' '136 16' '152 16' >table
 same 'the ramp is not Megatron'\''s' table grown
+# The warm-up of 3 x 16 samples counts samples: its rates after 4, 24 and 48 of them.
+steps whole.out | sed -n '1p;6p;9p' | cut -d ' ' -f 3 >parts
+printf '%s\n' 8.333333E-05 5.000000E-04 1.000000E-03 >table
+same 'the rates of a growing batch' table parts
 save=(--save ramp --load ramp --save-interval 100)
 train 2 0 first.out "${ramp[@]}" "${save[@]}" --exit-interval 8
 train 2 0 second.out "${ramp[@]}" "${save[@]}"
@@ -107,7 +111,10 @@ steps old.out | cut -d ' ' -f 5 | tail -n 5 >whole
 
 # --- what of a checkpoint -------------------------------------------------------------------------
 
-train 1 0 moments.out "${old[@]}" "${plan[@]}" --no-load-optim --no-load-rng
+train 1 0 moments.out "${old[@]}" "${plan[@]}" --no-load-optim --no-load-rng --save fresh \
+    --save-interval 6
+grep -qE '"optimizer_updates":[[:space:]]*6\b' fresh/step_0000012/manifest.json ||
+    fail 'the correction of fresh moments does not begin anew'
 rates old.out | tail -n 6 >whole
 rates moments.out >parts
 same 'the rates without moments' whole parts
@@ -164,6 +171,9 @@ timeout 60 holdfast train --use-checkpoint-args --load plan --mock-data --micro-
 steps old.out | tail -n 6 >whole
 steps args.out >parts
 same 'a resume by --use-checkpoint-args' whole parts
+train 1 0 first.out "${old[@]}" --adam-eps 1e-6 --save eps --save-interval 6 --exit-interval 6
+train 1 0 args.out "${old[@]}" --use-checkpoint-args --load eps
+grep -qE 'adam-eps \.+ 1e-08' args.out || fail 'more is taken than what must be as it was' args.out
 train 1 14 args.out --use-checkpoint-args --load plan "${old[@]}" --num-layers 3
 train 1 2 args.out --use-checkpoint-args "${old[@]}"
 train 1 10 args.out --use-checkpoint-args --load nowhere "${old[@]}"

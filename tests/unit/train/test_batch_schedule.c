@@ -108,6 +108,15 @@ Test(batch_schedule, every_begin_of_a_stage_is_where_the_division_steps_up)
     }
 }
 
+/* 9 / (9 / 7) is less than 7: Megatron too reaches the last batch only past the ramp then. */
+Test(batch_schedule, a_rounding_at_the_end_of_the_ramp_is_megatrons_too)
+{
+    cr_assert_lt((int)(9.0 / (9.0 / 7.0)), 7);
+    cr_assert_eq(batch_schedule_ramp("1 1 9", 8, &schedule), STATUS_OK);
+    cr_assert_eq(batch_schedule_at(&schedule, 9), 7);
+    cr_assert_eq(batch_schedule_at(&schedule, 10), 8);
+}
+
 Test(batch_schedule, ramps_without_length_or_increments_are_constant)
 {
     cr_assert_eq(batch_schedule_ramp("4 4 0", 16, &schedule), STATUS_OK);
