@@ -267,6 +267,26 @@ static void skip_words(int argc, char **argv, int *index)
     }
 }
 
+/* Appends a word; its blanks are kept apart from those between words when `escape` is set. False
+ * when there is no room. */
+static bool append_word(char out_text[OPTIONS_TEXT_MAX], size_t *used, const char *word,
+                        bool escape)
+{
+    for (; *word != '\0'; word++) {
+        bool is_kept = escape && strchr(" \t\n\\", *word) != NULL;
+        if (*used + (is_kept ? 2 : 1) >= OPTIONS_TEXT_MAX) {
+            return false;
+        }
+        if (is_kept) {
+            out_text[(*used)++] = '\\';
+        }
+        out_text[(*used)++] = *word;
+    }
+    out_text[*used] = '\0';
+    return true;
+}
+
+/* One word is taken as it is: it may be several in one. */
 static enum status take_words(const struct option *option, int argc, char **argv, int *index,
                               char out_text[OPTIONS_TEXT_MAX])
 {
@@ -275,10 +295,8 @@ static enum status take_words(const struct option *option, int argc, char **argv
 
     skip_words(argc, argv, index);
     for (int i = first; i <= *index; i++) {
-        int added = snprintf(out_text + used, OPTIONS_TEXT_MAX - used, "%s%s", i > first ? " " : "",
-                             argv[i]);
-        used += (size_t)added;
-        if (used >= OPTIONS_TEXT_MAX) {
+        bool has_room = i == first || append_word(out_text, &used, " ", false);
+        if (!has_room || !append_word(out_text, &used, argv[i], *index > first)) {
             return FAIL(STATUS_USAGE, "'--%s' has more than %d characters", option->name,
                         OPTIONS_TEXT_MAX - 1);
         }

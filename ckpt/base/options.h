@@ -28,7 +28,8 @@ enum option_type {
     OPTION_FLOAT,  /* double */
     OPTION_TEXT,   /* char[OPTIONS_TEXT_MAX] */
     OPTION_CHOICE, /* char[OPTIONS_TEXT_MAX]; one of `choices`, "a|b|c" */
-    OPTION_WORDS   /* char[OPTIONS_TEXT_MAX]; the words, joined by single spaces */
+    OPTION_WORDS   /* char[OPTIONS_TEXT_MAX]; the words, joined by single spaces; in one of
+                    * several, blanks and backslashes have a backslash before them */
 };
 
 /* What a change of the value between a checkpoint and its resume means. */

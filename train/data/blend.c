@@ -10,6 +10,22 @@
 
 /* More samples than a part's share, so that no rounding of the order runs past its end. */
 #define SURPLUS 0.005
+#define BLANKS " \t\n"
+
+/* Takes the word that begins at `*at`, without the backslashes that kept its blanks. */
+static enum status take_word(const char **at, char **out_word)
+{
+    enum status st = STATUS_OK;
+    size_t used = 0;
+
+    TRY(st, mem_alloc(out_word, strlen(*at) + 1, 1), done);
+    for (; **at != 0 && strchr(BLANKS, **at) == NULL; (*at)++) {
+        *at += **at == '\\' && (*at)[1] != 0;
+        (*out_word)[used++] = **at;
+    }
+done:
+    return st;
+}
 
 static enum status split_words(const char *text, char ***out_words, size_t *out_count)
 {
@@ -18,13 +34,10 @@ static enum status split_words(const char *text, char ***out_words, size_t *out_
 
     *out_words = NULL;
     *out_count = 0;
-    for (const char *at = text + strspn(text, " \t\n"); *at != 0; at += strspn(at, " \t\n")) {
-        int length = (int)strcspn(at, " \t\n");
-
+    for (const char *at = text + strspn(text, BLANKS); *at != 0; at += strspn(at, BLANKS)) {
         TRY(st, mem_grow((void **)out_words, &capacity, *out_count + 1, sizeof **out_words), done);
-        TRY(st, mem_format(&(*out_words)[*out_count], "%.*s", length, at), done);
+        TRY(st, take_word(&at, &(*out_words)[*out_count]), done);
         (*out_count)++;
-        at += length;
     }
 done:
     return st;

@@ -22,7 +22,8 @@ struct blend {
     double *weights; /* they add up to 1; NULL: none were given */
 };
 
-/* "PREFIX ..." or "WEIGHT PREFIX ..." divided by spaces. Megatron's rule: an even number of words
+/* "PREFIX ..." or "WEIGHT PREFIX ..." divided by spaces; a backslash keeps the blank (or backslash)
+ * behind it in its word, as OPTION_WORDS writes it. Megatron's rule: an even number of words
  * of which every first of two is a number has weights. Some numbers only, negative or infinite
  * ones, and weights that add up to 0 are STATUS_USAGE. Freed by blend_deinit. */
 enum status blend_parse(const char *text, struct blend *out_blend) STATUS_MUST_CHECK;

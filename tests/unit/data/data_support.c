@@ -53,6 +53,21 @@ const char *support_ref(const char *name)
     return support_path("%s/%s", refs, name);
 }
 
+const char *support_word(const char *path)
+{
+    char word[SUPPORT_PATH_MAX];
+    size_t used = 0;
+
+    for (; *path != 0 && used + 2 < sizeof(word); path++) {
+        if (*path == ' ') {
+            word[used++] = '\\';
+        }
+        word[used++] = *path;
+    }
+    word[used] = 0;
+    return support_path("%s", word);
+}
+
 void support_write(const char *path, const void *bytes, size_t count)
 {
     FILE *file = fopen(path, "wb");

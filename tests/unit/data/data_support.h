@@ -18,6 +18,8 @@ size_t support_count_files(const char *folder);
 const char *support_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* A path under tests/refs. */
 const char *support_ref(const char *name);
+/* A path as one word of a blend: its blanks have a backslash before them. */
+const char *support_word(const char *path);
 
 void support_write(const char *path, const void *bytes, size_t count);
 void support_write_text(const char *path, const char *text);

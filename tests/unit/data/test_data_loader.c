@@ -90,8 +90,8 @@ Test(data_loader, weighted_blends_are_megatrons)
 {
     struct data_config config = make_config();
 
-    config.path =
-        support_path("0.7 %s 0.3 %s", config.path, support_ref("megatron_data/u16_multi"));
+    config.path = support_path("0.7 %s 0.3 %s", support_word(config.path),
+                               support_word(support_ref("megatron_data/u16_multi")));
     config.vocab_size = 65536;
     config.samples[DATA_TRAIN] = 300;
     check_blend(&config, "samples_blend_73");
@@ -123,7 +123,7 @@ Test(data_loader, blend_without_weights_gives_each_sample_once)
         }
         data_part_close(&part);
     }
-    config.path = support_path("%s %s", prefixes[0], prefixes[1]);
+    config.path = support_path("%s %s", support_word(prefixes[0]), support_word(prefixes[1]));
     config.samples[DATA_TRAIN] = count + 1;
     check_refused(&config, DATA_TRAIN, STATUS_BAD_DATA,
                   support_path("has %d samples, but %d are asked", (int)count, (int)count + 1));
@@ -146,7 +146,8 @@ Test(data_loader, extreme_weights_over_one_set_never_run_out)
     struct data_source source;
     int32_t got[LENGTH + 1];
 
-    config.path = support_path("0.001 %s 0.999 %s", config.path, config.path);
+    config.path =
+        support_path("0.001 %s 0.999 %s", support_word(config.path), support_word(config.path));
     config.samples[DATA_TRAIN] = 10000;
     cr_assert_eq(data_loader_open(&config, DATA_TRAIN, &source), STATUS_OK);
     for (uint64_t sample = 0; sample < 10000; sample++) {
@@ -166,7 +167,7 @@ Test(data_loader, path_of_a_split_alone_is_used_whole)
     cr_assert_eq(data_loader_open(&config, DATA_VALID, &cut), STATUS_OK);
     config.split = NULL;
     cr_assert_eq(data_loader_open(&config, DATA_VALID, &plain), STATUS_OK);
-    config.path = support_path("3 %s", config.path); /* a weight of one is as none */
+    config.path = support_path("3 %s", support_word(config.path)); /* a weight of one is as none */
     cr_assert_eq(data_loader_open(&config, DATA_VALID, &weighted), STATUS_OK);
     for (uint64_t sample = 0; sample < 100; sample++) {
         cr_assert_eq(plain.get(plain.context, sample, a), STATUS_OK);
@@ -199,7 +200,7 @@ Test(data_loader, missing_part_of_a_blend_is_named)
 {
     struct data_config config = make_config();
 
-    config.path = support_path("1 %s 1 no/such/part", config.path);
+    config.path = support_path("1 %s 1 no/such/part", support_word(config.path));
     check_refused(&config, DATA_TRAIN, STATUS_NOT_FOUND, "'no/such/part.bin'");
     config.path = "1 a b c";
     check_refused(&config, DATA_TRAIN, STATUS_USAGE, "unusable weight 'b'");

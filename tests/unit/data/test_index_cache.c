@@ -115,8 +115,8 @@ Test(index_cache, kept_blend_orders_are_numpys_files)
     struct data_config config = make_config(folder);
     struct data_source source;
 
-    config.path =
-        support_path("0.7 %s 0.3 %s", config.path, support_ref("megatron_data/u16_multi"));
+    config.path = support_path("0.7 %s 0.3 %s", support_word(config.path),
+                               support_word(support_ref("megatron_data/u16_multi")));
     config.samples[DATA_TRAIN] = 300;
     for (int round = 0; round < 2; round++) {
         source = open_train(&config);
