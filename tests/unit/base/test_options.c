@@ -119,9 +119,9 @@ Test(options, words_go_up_to_the_next_option)
     cr_assert(values.fast);
     assert_ok(PARSE("--ramp=1 2", "what"));
     cr_assert_str_eq(values.ramp, "1 2");
+    cr_assert_eq(positionals.count, 1);
     assert_ok(PARSE("--ramp", "0.5", "my data", "x"));
     cr_assert_str_eq(values.ramp, "0.5 my\\ data x");
-    cr_assert_eq(positionals.count, 1);
     cr_assert_eq(PARSE("--ramp", "--fast"), STATUS_USAGE);
     char longest[OPTIONS_TEXT_MAX];
     memset(longest, 'x', sizeof longest - 1);
