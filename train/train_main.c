@@ -8,6 +8,7 @@
  */
 #include <inttypes.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,28 +24,41 @@
 
 #define EXIT_INTERRUPTED 130
 
-static volatile sig_atomic_t stop_signal;
+static _Atomic int stop_signal;
 
-/* The first signal asks for a stop after this step; a second SIGINT does not wait for it. */
-static void on_signal(int number)
+/* Waits for the signals that ask to stop. The first asks for a stop after this step; a second
+ * SIGINT does not wait for it. */
+static enum status watch_signals(void *context)
 {
-    if (number == SIGINT && stop_signal == SIGINT) {
-        _exit(EXIT_INTERRUPTED);
+    const sigset_t *signals = context;
+
+    for (;;) {
+        int number = 0;
+        CHECK(sigwait(signals, &number) == 0);
+        if (number == SIGINT && stop_signal == SIGINT) {
+            _exit(EXIT_INTERRUPTED);
+        }
+        stop_signal = number;
     }
-    stop_signal = number;
 }
 
-static void catch_signals(void)
+/* Called before any other thread starts, so that all of them have these signals blocked. No handler
+ * may run on a computing thread: oneDNN's matrix kernels use the stack pointer for data, and the
+ * kernel would write the handler's frame into the heap. */
+static enum status catch_signals(void)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    static sigset_t signals;
+    static struct thread_task *watcher; /* ends with the process */
 
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGUSR1, &action, NULL);
-    sigaction(SIGINT, &action, NULL);
+    (void)sigemptyset(&signals);
+    (void)sigaddset(&signals, SIGTERM);
+    (void)sigaddset(&signals, SIGUSR1);
+    (void)sigaddset(&signals, SIGINT);
+    CHECK(pthread_sigmask(SIG_BLOCK, &signals, NULL) == 0);
     /* A closed pipe and a file size limit are errors of the call, not deaths. */
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN);
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    return thread_task_start(watch_signals, &signals, &watcher);
 }
 
 /* One rank and all that it holds. */
@@ -328,8 +342,8 @@ int main(int argc, char **argv)
         return status_exit_code(st);
     }
     rank->begin_ns = clock_monotonic_ns();
-    catch_signals();
-    st = prepare(rank, argc, argv, &help);
+    st = catch_signals();
+    st = st == STATUS_OK ? prepare(rank, argc, argv, &help) : st;
     if (st == STATUS_OK && !help) {
         st = run(rank);
     }

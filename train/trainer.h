@@ -7,7 +7,7 @@
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 
-#include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -27,12 +27,12 @@ struct trainer_config {
     struct comm *world;
     struct progress *progress;
     struct data_source train;
-    struct data_source valid;                 /* zeroed when no validation is asked for */
-    struct data_source test;                  /* zeroed when there is no test after the training */
-    int64_t begin_ns;                         /* clock_monotonic_ns of --exit-duration-in-mins */
-    const volatile sig_atomic_t *stop_signal; /* the signal that asks to stop, 0: none yet */
-    FILE *out;                                /* Megatron's lines (last rank) */
-    int thread_count;                         /* of this rank, at least 1 */
+    struct data_source valid;       /* zeroed when no validation is asked for */
+    struct data_source test;        /* zeroed when there is no test after the training */
+    int64_t begin_ns;               /* clock_monotonic_ns of --exit-duration-in-mins */
+    const _Atomic int *stop_signal; /* the signal that asks to stop, 0: none yet */
+    FILE *out;                      /* Megatron's lines (last rank) */
+    int thread_count;               /* of this rank, at least 1 */
     /* May be NULL. Called on every rank after each step with the step's own loss and norm. */
     void (*on_step)(void *context, uint64_t step, double loss, double grad_norm);
     void *on_step_context;

@@ -9,7 +9,6 @@
  * of TENSOR has flipped before, as in faulty memory.
  */
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +38,7 @@ struct reference {
     const char *flip_tensor;
 };
 
-static volatile sig_atomic_t no_signal;
+static _Atomic int no_signal;
 
 /* --- the reference ------------------------------------------------------------------------ */
 
