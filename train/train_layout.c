@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "train/parallel/topology.h"
+
 /* --recompute-activations is Megatron's short form of the selective granularity. */
 static enum status plan_recompute(struct train_options *options, struct gpt_config *model)
 {
@@ -42,11 +44,63 @@ static enum status plan_recompute(struct train_options *options, struct gpt_conf
     return STATUS_OK;
 }
 
+/* As in Megatron, the first and the last stage may hold fewer layers, or more, than those between
+ * them, which share the rest evenly. */
+static enum status plan_stages(const struct train_options *options, struct train_plan *plan)
+{
+    long long first = (long long)options->decoder_first_pipeline_num_layers;
+    long long last = (long long)options->decoder_last_pipeline_num_layers;
+    long long rest = plan->model.layers - first - last;
+    int between = plan->layout.pp - (first > 0) - (last > 0);
+
+    plan->first_stage_layers = (int)first;
+    plan->last_stage_layers = (int)last;
+    if (first == 0 && last == 0) {
+        return STATUS_OK;
+    }
+    if (plan->layout.pp == 1) {
+        return FAIL(
+            STATUS_USAGE,
+            "--decoder-first-pipeline-num-layers %lld and --decoder-last-pipeline-num-layers "
+            "%lld need a --pipeline-model-parallel-size of more than 1",
+            first, last);
+    }
+    if (between == 0 ? rest != 0 : rest < between) {
+        return FAIL(
+            STATUS_USAGE,
+            "--decoder-first-pipeline-num-layers %lld and --decoder-last-pipeline-num-layers "
+            "%lld leave %lld of --num-layers %d to the %d other stages",
+            first, last, rest, plan->model.layers, between);
+    }
+    return STATUS_OK;
+}
+
+void train_layout_stage_layers(const struct train_plan *plan, int stage, int *out_begin,
+                               int *out_end)
+{
+    int first = plan->first_stage_layers, last = plan->last_stage_layers;
+    int layers = plan->model.layers, stages = plan->layout.pp;
+
+    if (first > 0 && stage == 0) {
+        *out_begin = 0;
+        *out_end = first;
+    } else if (last > 0 && stage == stages - 1) {
+        *out_begin = layers - last;
+        *out_end = layers;
+    } else {
+        topology_stage_layers(layers - first - last, stages - (first > 0) - (last > 0),
+                              stage - (first > 0), out_begin, out_end);
+        *out_begin += first;
+        *out_end += first;
+    }
+}
+
 enum status train_layout_resolve(struct train_options *options, struct train_plan *plan)
 {
     enum status st = STATUS_OK;
 
     TRY(st, plan_recompute(options, &plan->model), done);
+    TRY(st, plan_stages(options, plan), done);
 done:
     return st;
 }

@@ -8,9 +8,13 @@
 
 #include "train/train_options.h"
 
-/* Checks the flags of recompute and writes them into `plan`, whose layout and model are set.
+/* Checks the flags of recompute and of the stages' sizes and writes them into `plan`, whose layout
+ * and model are set.
  * STATUS_USAGE names flags and numbers. Pure. */
 enum status train_layout_resolve(struct train_options *options, struct train_plan *plan)
     STATUS_MUST_CHECK;
+/* The layers [*out_begin, *out_end) of a stage. */
+void train_layout_stage_layers(const struct train_plan *plan, int stage, int *out_begin,
+                               int *out_end);
 
 #endif

@@ -44,7 +44,8 @@ struct train_plan {
     struct gpt_config model;
     struct lr_schedule schedule;
     struct batch_schedule batch;
-    int64_t micro_batches; /* of one DP rank in the largest step */
+    int first_stage_layers, last_stage_layers; /* 0: an even share; see train_layout.h */
+    int64_t micro_batches;                     /* of one DP rank in the largest step */
     uint64_t train_steps;
     uint64_t train_samples; /* that these steps consume */
 };

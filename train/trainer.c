@@ -23,6 +23,7 @@
 #include "train/parallel/topology.h"
 #include "train/spike.h"
 #include "train/train_ckpt.h"
+#include "train/train_layout.h"
 #include "train/train_state.h"
 
 #define MINUTE_NS 60e9
@@ -109,8 +110,7 @@ static enum status create_model(struct trainer *trainer)
                               .tp = topology->tp};
     int slots = pipeline_slots(topology->coords.pp, plan->layout.pp, (int)plan->micro_batches);
 
-    topology_stage_layers(plan->model.layers, plan->layout.pp, topology->coords.pp,
-                          &stage.layer_begin, &stage.layer_end);
+    train_layout_stage_layers(plan, topology->coords.pp, &stage.layer_begin, &stage.layer_end);
     TRY(st, gpt_create(&plan->model, &stage, trainer->device, slots, &trainer->gpt), done);
     TRY(st, gpt_init_params(trainer->gpt), done);
 done:

@@ -105,6 +105,20 @@ Test(train_layouts, tensor_pipeline_and_data_parallel_ranks_are_one_rank)
     EXPECT_ONE_RANK(setups);
 }
 
+Test(train_layouts, stages_of_unequal_size_are_one_rank)
+{
+    static const struct setup setups[] = {
+        {1, 3, 1, {"--decoder-first-pipeline-num-layers", "1", NULL}},
+        {2,
+         2,
+         1,
+         {"--decoder-first-pipeline-num-layers", "3", "--decoder-last-pipeline-num-layers", "5",
+          NULL}},
+    };
+
+    EXPECT_ONE_RANK(setups);
+}
+
 Test(train_layouts, what_is_made_again_changes_nothing)
 {
     static const struct setup setups[] = {

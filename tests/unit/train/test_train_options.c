@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "train/train_layout.h"
 #include "train/train_options.h"
 
 #define ARGS_MAX 64
@@ -127,6 +128,56 @@ Test(train_options, refuses_shapes_that_do_not_divide)
     cr_assert_eq(resolve(6, "--train-iters", "1", "--tensor-model-parallel-size", "4", NULL),
                  STATUS_USAGE);
     expect_message("6 ranks", "4");
+}
+
+static void expect_stages(int stages, const int *layers)
+{
+    int expected = 0;
+
+    for (int stage = 0; stage < stages; stage++) {
+        int begin, end;
+        train_layout_stage_layers(&plan, stage, &begin, &end);
+        cr_assert_eq(begin, expected, "stage %d", stage);
+        cr_assert_eq(end - begin, layers[stage], "stage %d", stage);
+        expected = end;
+    }
+    cr_assert_eq(expected, plan.model.layers);
+}
+
+Test(train_options, first_and_last_stage_may_hold_another_number_of_layers)
+{
+    cr_assert_eq(resolve(3, "--train-iters", "1", "--num-layers", "10",
+                         "--pipeline-model-parallel-size", "3",
+                         "--decoder-first-pipeline-num-layers", "1",
+                         "--decoder-last-pipeline-num-layers", "4", NULL),
+                 STATUS_OK);
+    expect_stages(3, (const int[]){1, 5, 4});
+    cr_assert_eq(resolve(4, "--train-iters", "1", "--num-layers", "10",
+                         "--pipeline-model-parallel-size", "4",
+                         "--decoder-last-pipeline-num-layers", "2", NULL),
+                 STATUS_OK);
+    expect_stages(4, (const int[]){3, 3, 2, 2});
+    cr_assert_eq(resolve(2, "--train-iters", "1", "--pipeline-model-parallel-size", "2",
+                         "--decoder-first-pipeline-num-layers", "1",
+                         "--decoder-last-pipeline-num-layers", "3", NULL),
+                 STATUS_OK);
+    expect_stages(2, (const int[]){1, 3});
+}
+
+Test(train_options, refuses_stages_whose_layers_do_not_add_up)
+{
+    cr_assert_eq(resolve(1, "--train-iters", "1", "--decoder-first-pipeline-num-layers", "2", NULL),
+                 STATUS_USAGE);
+    expect_message("--decoder-first-pipeline-num-layers 2", "--pipeline-model-parallel-size");
+    cr_assert_eq(resolve(2, "--train-iters", "1", "--pipeline-model-parallel-size", "2",
+                         "--decoder-first-pipeline-num-layers", "1",
+                         "--decoder-last-pipeline-num-layers", "2", NULL),
+                 STATUS_USAGE);
+    expect_message("leave 1 of --num-layers 4", "0 other stages");
+    cr_assert_eq(resolve(4, "--train-iters", "1", "--pipeline-model-parallel-size", "4",
+                         "--decoder-first-pipeline-num-layers", "2", NULL),
+                 STATUS_USAGE);
+    expect_message("leave 2 of --num-layers 4", "3 other stages");
 }
 
 Test(train_options, refuses_batches_that_do_not_divide_naming_all_three)
