@@ -6,9 +6,9 @@
 
 HF_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 HF_BUILD=${HF_BUILD:-$HF_ROOT/build}
-HF_PACKAGES=(gcc libc6-dev make cmake pkg-config libdnnl-dev libhdf5-dev hdf5-tools libzstd-dev
+HF_PACKAGES=(gcc g++ libc6-dev make cmake pkg-config libdnnl-dev libhdf5-dev hdf5-tools libzstd-dev
     libxxhash-dev libcjson-dev libpcre2-dev libcurl4-openssl-dev libssl-dev libexpat1-dev
-    libcriterion-dev bible-kjv)
+    libsentencepiece-dev libcriterion-dev bible-kjv)
 
 hf_say() {
     printf '== %s\n' "$*"

@@ -110,6 +110,7 @@ static enum status derive_from_tokenizer(struct train_options *options)
     enum status st = STATUS_OK;
     struct tokenizer *tokenizer = NULL;
     bool has_tokenizer = options->vocab_file[0] != 0 || options->merge_file[0] != 0 ||
+                         options->tokenizer_model[0] != 0 ||
                          strcmp(options->tokenizer_type, "ByteTokenizer") == 0;
 
     bool wants_size = options->vocab_size == 0;
@@ -119,7 +120,11 @@ static enum status derive_from_tokenizer(struct train_options *options)
         return STATUS_OK;
     }
     TRY(st,
-        tokenizer_create(options->tokenizer_type, options->vocab_file, options->merge_file,
+        tokenizer_create(&(struct tokenizer_config){.type = options->tokenizer_type,
+                                                    .vocab_path = options->vocab_file,
+                                                    .merges_path = options->merge_file,
+                                                    .model_path = options->tokenizer_model,
+                                                    .legacy = options->legacy_tokenizer},
                          &tokenizer),
         done);
     if (wants_size) {

@@ -88,7 +88,7 @@ static enum status check_model(struct train_options *options)
     options->kv_channels = head_width;
     if (options->vocab_size == 0) {
         return FAIL(STATUS_USAGE, "missing --vocab-size, or the tokenizer's --vocab-file and "
-                                  "--merge-file");
+                                  "--merge-file, or its --tokenizer-model");
     }
     if (options->max_position_embeddings < options->seq_length) {
         return FAIL(STATUS_USAGE, "--max-position-embeddings %lld is less than --seq-length %lld",

@@ -123,7 +123,7 @@ void status_print(const char *program, bool trail);
 enum status status_fail(enum status code, int error_number, const char *file, const char *function,
                         int line, const char *format, ...) __attribute__((format(printf, 6, 7)));
 void status_trail(const char *file, const char *function, int line);
-_Noreturn void status_check_failed(const char *file, const char *function, int line,
-                                   const char *condition);
+void status_check_failed(const char *file, const char *function, int line, const char *condition)
+    __attribute__((noreturn));
 
 #endif

@@ -153,6 +153,8 @@ for cut in idx bin; do
     truncate -s -10 cut.$cut
     refused 1 "'cut.$cut'" "${flags[@]}" cut
 done
+cat data_text_document.bin data_text_document.bin >cut.bin # of another .idx
+refused 1 "'cut.bin' has $(stat -c %s cut.bin) bytes" "${flags[@]}" cut
 cp data_text_document.idx cut.idx
 printf 'NOTMAGIC' | dd of=cut.idx conv=notrunc 2>/dev/null
 refused 1 "'cut.idx'" "${flags[@]}" cut

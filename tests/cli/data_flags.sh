@@ -3,6 +3,7 @@
 # cache and without, from whoever fills it, over a damaged one, and in another layout.
 set -uo pipefail
 PATH=$1:$PATH
+refs=$2
 home=$(mktemp -d "${TMPDIR:-/tmp}/holdfast data.XXXXXX")
 export TMPDIR=$home
 trap 'rm -rf "$home"' EXIT
@@ -104,4 +105,26 @@ losses 3 "${blend[@]}" --num-layers 3 --pipeline-model-parallel-size 3 "${eod[@]
 same reset.txt 'resets with three stages'
 losses 1 "${blend[@]}" --num-layers 3 --eod-mask-loss --eod-id 50256
 ! cmp -s reset.txt losses.txt || fail 'the resets change nothing'
+
+# The vocabulary of a SentencePiece model: its size, its end of document, and ids beyond it.
+sentencepiece=$refs/sentencepiece
+pieces=(--vocab-size 0 --tokenizer-type SentencePieceTokenizer --data-path pieces --split 1,0,0
+    --tokenizer-model "$sentencepiece/unigram.model")
+# vocab_size WANTED FLAGS...: what the training takes it for.
+vocab_size() {
+    losses 1 "${pieces[@]}" "${@:2}"
+    grep -q " vocab-size \.* $1\$" out.txt || fail "$*: another vocabulary"
+}
+cp "$sentencepiece/unigram.idx" pieces.idx && cp "$sentencepiece/unigram.bin" pieces.bin
+vocab_size 500
+cp losses.txt pieces.txt
+losses 1 "${pieces[@]}" --eod-mask-loss
+! cmp -s pieces.txt losses.txt || fail 'the end of document of a model masks nothing'
+cp losses.txt masked.txt
+losses 1 "${pieces[@]}" --eod-mask-loss --eod-id 2
+same masked.txt 'the end of document of a model'
+cp "$sentencepiece/unigram_legacy.idx" pieces.idx && cp "$sentencepiece/unigram_legacy.bin" pieces.bin
+vocab_size 504 --legacy-tokenizer
+holdfast train "${model[@]}" "${pieces[@]}" >out.txt 2>&1 && fail 'ids beyond the vocabulary are taken'
+grep -q 'token id 50[0-9] in .* vocabulary of 500' out.txt || fail 'no word of ids beyond the vocabulary'
 exit $((failures > 0))

@@ -12,7 +12,7 @@ offence() {
 
 # sources [FOLDERS]: our own C files.
 sources() {
-    find "$@" \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.def' \) -not -path '*/refs/*'
+    find "$@" \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cc' -o -name '*.def' \) -not -path '*/refs/*'
 }
 
 # forbid PATTERN REASON FILES...
@@ -61,6 +61,7 @@ only_in '#include <(oneapi|dnnl)' 'train/device/cpu_'
 only_in '#include <(cuda|cublas|nccl)' 'train/device/.*\.cu:'
 only_in '#include <xxh' 'ckpt/base/hash\.'
 only_in '#include <pcre2' 'train/data/'
+only_in '#include <sentencepiece' 'train/data/sentencepiece_model\.cc:'
 only_in '#include <curl' 'backup/s3_http\.'
 only_in '#include <expat' 'backup/s3_xml\.'
 only_in '#include <openssl' 'backup/s3_sign\.'

@@ -485,6 +485,7 @@ enum status preprocess_run(const struct preprocess_config *config)
     CHECK(config->key_count >= 1 && config->key_count <= PREPROCESS_KEYS_MAX);
     CHECK(config->workers >= 1 && config->workers <= THREAD_COUNT_MAX);
     CHECK(config->format == PREPROCESS_JSON_LINES || config->key_count == 1);
+    CHECK(!config->append_end_of_document || config->tokenizer->end_of_document >= 0);
     job.start_ns = job.logged_ns = clock_monotonic_ns();
     TRY(st, open_input(&job), done);
     TRY(st, open_workers(&job), done);

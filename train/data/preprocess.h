@@ -35,8 +35,8 @@ struct preprocess_config {
     size_t key_count;          /* 1 .. PREPROCESS_KEYS_MAX */
     const char *output_prefix; /* the pairs are PREFIX_KEY_document.idx and .bin */
     const struct tokenizer *tokenizer;
-    bool append_end_of_document;
-    int workers; /* 1 .. THREAD_COUNT_MAX */
+    bool append_end_of_document; /* of a tokenizer that has an id for it */
+    int workers;                 /* 1 .. THREAD_COUNT_MAX */
     /* Documents between progress lines, which come at most once a second; 0: none. */
     int64_t log_interval;
     bool (*should_stop)(void); /* asked now and then; true ends in STATUS_INTERRUPTED */

@@ -170,9 +170,20 @@ static enum status run(struct preprocess_options *options,
     TRY(st, collect_keys(options, positionals, &keys), done);
     TRY(st, choose_format(options, &keys, &config.format), done);
     TRY(st,
-        tokenizer_create(options->tokenizer_type, options->vocab_file, options->merge_file,
+        tokenizer_create(&(struct tokenizer_config){.type = options->tokenizer_type,
+                                                    .vocab_path = options->vocab_file,
+                                                    .merges_path = options->merge_file,
+                                                    .model_path = options->tokenizer_model,
+                                                    .legacy = options->legacy_tokenizer},
                          &tokenizer),
         done);
+    if (options->append_eod && tokenizer->end_of_document < 0) {
+        st = FAIL(STATUS_USAGE,
+                  "--append-eod: SentencePiece model '%s' has no piece that ends a sentence; with "
+                  "SentencePieceTokenizer, --legacy-tokenizer adds <EOD>",
+                  options->tokenizer_model);
+        goto done;
+    }
     config.tokenizer = tokenizer;
     config.keys = keys.names;
     config.key_count = keys.count;

@@ -12,15 +12,14 @@ struct byte_tokenizer {
     char pieces[BYTE_IDS];
 };
 
-/* Nothing to keep: the scratch is a valid pointer and no more. */
-static enum status byte_create_scratch(const struct tokenizer *tokenizer,
-                                       struct tokenizer_scratch **out_scratch)
+enum status tokenizer_create_no_scratch(const struct tokenizer *tokenizer,
+                                        struct tokenizer_scratch **out_scratch)
 {
     (void)tokenizer;
     return mem_alloc(out_scratch, 0, 1);
 }
 
-static void byte_destroy_scratch(struct tokenizer_scratch *scratch)
+void tokenizer_destroy_no_scratch(struct tokenizer_scratch *scratch)
 {
     mem_free(&scratch);
 }
@@ -58,8 +57,9 @@ static void byte_destroy(struct tokenizer *tokenizer)
 
 static enum status byte_create(struct tokenizer **out_tokenizer)
 {
-    static const struct tokenizer_ops ops = {byte_create_scratch, byte_destroy_scratch, byte_encode,
-                                             byte_piece, byte_destroy};
+    static const struct tokenizer_ops ops = {tokenizer_create_no_scratch,
+                                             tokenizer_destroy_no_scratch, byte_encode, byte_piece,
+                                             byte_destroy};
     enum status st = STATUS_OK;
     struct byte_tokenizer *tokenizer = NULL;
 
@@ -73,21 +73,38 @@ done:
     return st;
 }
 
-enum status tokenizer_create(const char *type, const char *vocab_path, const char *merges_path,
+static bool is_named(const char *path)
+{
+    return path != NULL && *path != 0;
+}
+
+static bool is_sentencepiece(const char *type)
+{
+    return strcmp(type, "SentencePieceTokenizer") == 0 ||
+           strcmp(type, "GPTSentencePieceTokenizer") == 0 || strcmp(type, "Llama2Tokenizer") == 0;
+}
+
+enum status tokenizer_create(const struct tokenizer_config *config,
                              struct tokenizer **out_tokenizer)
 {
     *out_tokenizer = NULL;
-    if (strcmp(type, "ByteTokenizer") == 0) {
+    if (strcmp(config->type, "ByteTokenizer") == 0) {
         return byte_create(out_tokenizer);
     }
-    if (strcmp(type, "GPT2BPETokenizer") != 0) {
-        return FAIL(STATUS_USAGE, "unknown tokenizer '%s', wanted " TOKENIZER_TYPES, type);
+    if (is_sentencepiece(config->type)) {
+        return is_named(config->model_path)
+                   ? tokenizer_sentencepiece_create(config, out_tokenizer)
+                   : FAIL(STATUS_USAGE, "%s needs --tokenizer-model (SentencePiece's .model)",
+                          config->type);
     }
-    if (vocab_path == NULL || *vocab_path == 0 || merges_path == NULL || *merges_path == 0) {
+    if (strcmp(config->type, "GPT2BPETokenizer") != 0) {
+        return FAIL(STATUS_USAGE, "unknown tokenizer '%s', wanted " TOKENIZER_TYPES, config->type);
+    }
+    if (!is_named(config->vocab_path) || !is_named(config->merges_path)) {
         return FAIL(STATUS_USAGE, "GPT2BPETokenizer needs --vocab-file (vocab.json) and "
                                   "--merge-file (merges.txt)");
     }
-    return tokenizer_bpe_create(vocab_path, merges_path, out_tokenizer);
+    return tokenizer_bpe_create(config->vocab_path, config->merges_path, out_tokenizer);
 }
 
 void tokenizer_destroy(struct tokenizer *tokenizer)

@@ -27,10 +27,13 @@ TestSuite(preprocess, .init = set_up, .fini = tear_down);
 static struct tokenizer *make_tokenizer(const char *type)
 {
     struct tokenizer *tokenizer = NULL;
+    const struct tokenizer_config config = {
+        .type = type,
+        .vocab_path = support_ref("gpt2_tokenizer/encoder.json"),
+        .merges_path = support_ref("gpt2_tokenizer/vocab.bpe"),
+    };
 
-    cr_assert_eq(tokenizer_create(type, support_ref("gpt2_tokenizer/encoder.json"),
-                                  support_ref("gpt2_tokenizer/vocab.bpe"), &tokenizer),
-                 STATUS_OK);
+    cr_assert_eq(tokenizer_create(&config, &tokenizer), STATUS_OK);
     return tokenizer;
 }
 

@@ -14,10 +14,13 @@
 static struct tokenizer *make_gpt2(void)
 {
     struct tokenizer *tokenizer = NULL;
+    const struct tokenizer_config config = {
+        .type = "GPT2BPETokenizer",
+        .vocab_path = support_ref("gpt2_tokenizer/encoder.json"),
+        .merges_path = support_ref("gpt2_tokenizer/vocab.bpe"),
+    };
 
-    cr_assert_eq(tokenizer_create("GPT2BPETokenizer", support_ref("gpt2_tokenizer/encoder.json"),
-                                  support_ref("gpt2_tokenizer/vocab.bpe"), &tokenizer),
-                 STATUS_OK, "%s", status_last()->message);
+    cr_assert_eq(tokenizer_create(&config, &tokenizer), STATUS_OK, "%s", status_last()->message);
     return tokenizer;
 }
 
@@ -149,7 +152,8 @@ Test(tokenizer, bytes_are_their_own_ids)
     struct token_buffer tokens = {0};
     size_t count = 0;
 
-    cr_assert_eq(tokenizer_create("ByteTokenizer", NULL, NULL, &tokenizer), STATUS_OK);
+    cr_assert_eq(tokenizer_create(&(struct tokenizer_config){.type = "ByteTokenizer"}, &tokenizer),
+                 STATUS_OK);
     cr_assert_eq(tokenizer->vocab_size, 257);
     cr_assert_eq(tokenizer->end_of_document, 256);
     cr_assert_eq(tokenizer_create_scratch(tokenizer, &scratch), STATUS_OK);
@@ -201,9 +205,10 @@ static void check_refused(const char *vocab, const char *merges, enum status wan
                           const char *part)
 {
     struct tokenizer *tokenizer = NULL;
+    const struct tokenizer_config config = {
+        .type = "GPT2BPETokenizer", .vocab_path = vocab, .merges_path = merges};
 
-    cr_assert_eq(tokenizer_create("GPT2BPETokenizer", vocab, merges, &tokenizer), wanted, "%s",
-                 status_last()->message);
+    cr_assert_eq(tokenizer_create(&config, &tokenizer), wanted, "%s", status_last()->message);
     cr_assert_null(tokenizer);
     cr_assert(support_message_has(part));
     cr_assert_eq(mem_used_bytes(), 0);
@@ -241,6 +246,7 @@ Test(tokenizer, unknown_type_is_refused)
 {
     struct tokenizer *tokenizer = NULL;
 
-    cr_assert_eq(tokenizer_create("SentencePiece", NULL, NULL, &tokenizer), STATUS_USAGE);
+    cr_assert_eq(tokenizer_create(&(struct tokenizer_config){.type = "SentencePiece"}, &tokenizer),
+                 STATUS_USAGE);
     cr_assert(support_message_has("'SentencePiece'"));
 }
