@@ -251,7 +251,10 @@ static enum status set_defaults(const struct option_table *table, void *values)
     for (size_t i = 0; i < table->option_count; i++) {
         const struct option *option = &table->options[i];
         *given_flag(table, i, values) = false;
-        if (option->default_text != NULL) {
+        if (option_is_unset_number(option)) {
+            memset(field(option, values), 0,
+                   option->type == OPTION_INT ? sizeof(int64_t) : sizeof(double));
+        } else if (option->default_text != NULL) {
             TRY(st, set_value(option, option->default_text, values), done);
         }
     }
@@ -287,24 +290,33 @@ static bool append_word(char out_text[OPTIONS_TEXT_MAX], size_t *used, const cha
 }
 
 /* One word is taken as it is: it may be several in one. */
-static enum status take_words(const struct option *option, int argc, char **argv, int *index,
+static enum status join_words(const struct option *option, const char *const *words, size_t count,
                               char out_text[OPTIONS_TEXT_MAX])
 {
-    int first = *index + 1;
     size_t used = 0;
 
-    skip_words(argc, argv, index);
-    for (int i = first; i <= *index; i++) {
-        bool has_room = i == first || append_word(out_text, &used, " ", false);
-        if (!has_room || !append_word(out_text, &used, argv[i], *index > first)) {
+    out_text[0] = '\0';
+    for (size_t i = 0; i < count; i++) {
+        if ((i > 0 && !append_word(out_text, &used, " ", false)) ||
+            !append_word(out_text, &used, words[i], count > 1)) {
             return FAIL(STATUS_USAGE, "'--%s' has more than %d characters", option->name,
                         OPTIONS_TEXT_MAX - 1);
         }
     }
-    if (used == 0) {
+    return STATUS_OK;
+}
+
+static enum status take_words(const struct option *option, int argc, char **argv, int *index,
+                              char out_text[OPTIONS_TEXT_MAX])
+{
+    int first = *index + 1;
+
+    skip_words(argc, argv, index);
+    if (*index < first) {
         return FAIL(STATUS_USAGE, "'--%s' wants a value", option->name);
     }
-    return STATUS_OK;
+    return join_words(option, (const char *const *)argv + first, (size_t)(*index - first + 1),
+                      out_text);
 }
 
 static const struct option_foreign *find_foreign(const struct option_table *table, const char *name,
@@ -468,72 +480,49 @@ static bool json_to_text(const cJSON *value, char *out_text, size_t bytes)
     return length >= 0 && (size_t)length < bytes;
 }
 
-static bool json_to_words(const cJSON *value, char out_text[OPTIONS_TEXT_MAX])
-{
-    const cJSON *item = NULL;
-    size_t used = 0;
-
-    if (!cJSON_IsArray(value)) {
-        return json_to_text(value, out_text, OPTIONS_TEXT_MAX);
-    }
-    out_text[0] = '\0';
-    cJSON_ArrayForEach(item, value)
-    {
-        if (used + 1 >= OPTIONS_TEXT_MAX ||
-            !json_to_text(item, out_text + used + (used > 0), OPTIONS_TEXT_MAX - used - 1)) {
-            return false;
-        }
-        if (used > 0) {
-            out_text[used] = ' ';
-        }
-        used += strlen(out_text + used);
-    }
-    return true;
-}
-
-static enum status read_item(const struct option_table *table, const cJSON *item, const char *where,
-                             void *values)
-{
-    size_t length = strlen(item->string);
-    char text[OPTIONS_TEXT_MAX];
-    bool negated = false;
-    const struct option *option = find(table, item->string, length, &negated);
-
-    if (option == NULL) {
-        return pass_over(table, item->string, length);
-    }
-    if (!json_to_words(item, text)) {
-        return FAIL(STATUS_USAGE,
-                    "'%s' in '%s' is no number, text, true, false or list of them of at most %d "
-                    "characters",
-                    item->string, where, OPTIONS_TEXT_MAX - 1);
-    }
-    if (*given_flag(table, (size_t)(option - table->options), values)) {
-        return STATUS_OK;
-    }
-    if (negated && strcmp(text, "true") == 0) {
-        (void)snprintf(text, sizeof text, "false");
-    } else if (negated) {
-        return FAIL(STATUS_USAGE, "'%s' in '%s' is '%s', wanted true", item->string, where, text);
-    }
-    return options_set(table, option->name, text, values);
-}
-
-enum status options_read_object(const struct option_table *table, const cJSON *object,
-                                const char *where, void *values)
+static enum status read_item(const struct option_table *table, const struct option_item *item,
+                             void *values, size_t *out_index)
 {
     enum status st = STATUS_OK;
-    const cJSON *item = NULL;
+    size_t length = strlen(item->name);
+    char text[OPTIONS_TEXT_MAX];
+    bool negated = false;
+    const struct option *option = find(table, item->name, length, &negated);
+    bool is_false = item->word_count == 0 || strcmp(item->words[0], "false") == 0;
 
-    if (!cJSON_IsObject(object)) {
-        return FAIL(STATUS_USAGE, "'%s' is not {\"option\": value, ...}", where);
+    *out_index = option == NULL ? table->option_count : (size_t)(option - table->options);
+    if (option == NULL) {
+        bool is_off = is_false && find_foreign(table, item->name, length) != NULL;
+        return is_off ? STATUS_OK : pass_over(table, item->name, length);
     }
-    cJSON_ArrayForEach(item, object)
-    {
-        TRY(st, read_item(table, item, where, values), done);
+    if (item->is_list && option->type != OPTION_WORDS) {
+        return FAIL(STATUS_USAGE, "'--%s' takes one value, no list", option->name);
     }
+    if (item->word_count == 0 || *given_flag(table, *out_index, values)) {
+        return STATUS_OK;
+    }
+    TRY(st, join_words(option, item->words, item->word_count, text), done);
+    if (negated && strcmp(text, "true") == 0) {
+        (void)snprintf(text, sizeof text, "false");
+    } else if (negated && is_false) {
+        (void)snprintf(text, sizeof text, "true");
+    }
+    TRY(st, options_set(table, option->name, text, values), done);
 done:
     return st;
+}
+
+enum status options_read_item(const struct option_table *table, const struct option_item *item,
+                              void *values, size_t *out_index)
+{
+    struct status_record fault;
+    enum status st = read_item(table, item, values, out_index);
+
+    if (st == STATUS_OK) {
+        return STATUS_OK;
+    }
+    status_take(&fault);
+    return FAIL(fault.code, "%s: %.*s", item->where, STATUS_MESSAGE_MAX / 2, fault.message);
 }
 
 static enum status value_to_json(const struct option *option, const void *values, cJSON *row)

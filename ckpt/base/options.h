@@ -44,7 +44,7 @@ struct option {
     const char *name; /* without "--", words joined by '-' */
     enum option_type type;
     size_t offset;            /* of the field in the options struct */
-    const char *default_text; /* NULL: the option is required */
+    const char *default_text; /* NULL: the option is required; "" of a number: 0, "not given" */
     double min, max;          /* of INT and FLOAT, inclusive */
     const char *choices;      /* of CHOICE */
     enum option_class resume;
@@ -87,6 +87,15 @@ struct option_positionals {
     int count;
 };
 
+/* What a settings file says of one name. */
+struct option_item {
+    const char *name;  /* as the file spells it */
+    const char *where; /* "run.yaml:12", for errors */
+    const char *const *words;
+    size_t word_count;
+    bool is_list; /* only WORDS options take one */
+};
+
 /* Sets defaults, then parses argv[1..]; "--" ends options. -h and --help print the help to stdout
  * and set *out_help, and nothing else is checked then. Missing required options are STATUS_USAGE,
  * all named in one message. positionals->texts has room for argc entries. */
@@ -95,13 +104,16 @@ enum status options_parse(const struct option_table *table, int argc, char **arg
 /* Sets one option as the command line would; `given` becomes true. */
 enum status options_set(const struct option_table *table, const char *name, const char *text,
                         void *values) STATUS_MUST_CHECK;
-/* Sets what is not given yet from {"name": value, ...}: numbers, texts, true and false, or lists of
- * them. `where` names the source in errors. */
-enum status options_read_object(const struct option_table *table, const cJSON *object,
-                                const char *where, void *values) STATUS_MUST_CHECK;
+/* Sets one option from a settings file, unless it is given already. No words (null) leave it as it
+ * is. *out_index is its place in the table, option_count for a flag of others (which counts only
+ * when it is neither false nor null). All errors are STATUS_USAGE and begin with `where`. */
+enum status options_read_item(const struct option_table *table, const struct option_item *item,
+                              void *values, size_t *out_index) STATUS_MUST_CHECK;
 bool options_given(const struct option_table *table, const char *name, const void *values);
 void options_print_help(const struct option_table *table, bool all);
-/* Megatron's block: sorted "  name ...... value" lines dotted to width 48 between rules. */
+/* Megatron's block between two rules: sorted "  name_of_it ...... value" lines dotted to width 48,
+ * values as Python prints them (True, 6e-05, ['a', 'b'], None for what is not given). Source:
+ * _print_args of Megatron-LM's arguments.py. */
 void options_print_values(const struct option_table *table, const char *heading,
                           const void *values);
 /* Every option but the LOCAL ones: {"name": {"value": ..., "class": "FIXED"}, ...}. */

@@ -109,6 +109,76 @@ static int compare_options(const void *a, const void *b)
                   (*(const struct option *const *)b)->name);
 }
 
+/* As Python prints a float: the fewest digits that read back alike, at least one after the point,
+ * an exponent below 1e-4 and from 1e16 on. */
+static void print_float(double value)
+{
+    char digits[48];
+    int places = 0;
+
+    do {
+        (void)snprintf(digits, sizeof digits, "%.*e", places, value);
+    } while (strtod(digits, NULL) != value && ++places < 17);
+    long exponent = strtol(strchr(digits, 'e') + 1, NULL, 10);
+    if (value != 0 && (exponent < -4 || exponent >= 16)) {
+        (void)printf("%s", digits);
+        return;
+    }
+    (void)printf("%.*f", places - exponent > 1 ? (int)(places - exponent) : 1, value);
+}
+
+/* The words of a WORDS option as Python's list of texts. */
+static void print_words(const char *text)
+{
+    bool is_open = false;
+
+    (void)putchar('[');
+    for (; *text != '\0'; text++) {
+        if (!is_open) {
+            (void)putchar('\'');
+            is_open = true;
+        }
+        if (*text == '\\' && text[1] != '\0') {
+            text++;
+        } else if (*text == ' ') {
+            (void)printf("', ");
+            is_open = false;
+            continue;
+        }
+        (void)putchar(*text);
+    }
+    (void)printf("%s]", is_open ? "'" : "");
+}
+
+/* A value in Python's words. */
+static void print_value(const struct option *option, const void *values)
+{
+    char text[OPTIONS_TEXT_MAX];
+    const void *at = (const char *)values + option->offset;
+
+    options_format_value(option, values, text, sizeof text);
+    if (text[0] == '\0' || (option_is_unset_number(option) && strcmp(text, "0") == 0) ||
+        (option->type == OPTION_CHOICE && strcmp(text, "none") == 0)) {
+        (void)printf("None");
+    } else if (option->type == OPTION_BOOL) {
+        (void)printf("%s", *(const bool *)at ? "True" : "False");
+    } else if (option->type == OPTION_FLOAT) {
+        print_float(*(const double *)at);
+    } else if (option->type == OPTION_WORDS) {
+        print_words(text);
+    } else {
+        (void)printf("%s", text);
+    }
+}
+
+/* Python's names have underscores. */
+static void print_name(const char *name)
+{
+    for (; *name != '\0'; name++) {
+        (void)putchar(*name == '-' ? '_' : *name);
+    }
+}
+
 void options_print_values(const struct option_table *table, const char *heading, const void *values)
 {
     const struct option **sorted = NULL;
@@ -122,14 +192,16 @@ void options_print_values(const struct option_table *table, const char *heading,
     qsort(sorted, table->option_count, sizeof *sorted, compare_options);
     printf("------------------------ %s ------------------------\n", heading);
     for (size_t i = 0; i < table->option_count; i++) {
-        char text[OPTIONS_TEXT_MAX];
-        options_format_value(sorted[i], values, text, sizeof text);
         int dots = VALUES_WIDTH - (int)strlen(sorted[i]->name);
-        printf("  %s ", sorted[i]->name);
+        printf("  ");
+        print_name(sorted[i]->name);
+        printf(" ");
         while (dots-- > 0) {
             (void)putchar('.');
         }
-        printf(" %s\n", text);
+        printf(" ");
+        print_value(sorted[i], values);
+        printf("\n");
     }
     printf("-------------------- end of %s ---------------------\n", heading);
     (void)fflush(stdout);

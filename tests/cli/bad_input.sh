@@ -13,7 +13,7 @@ LIMIT_S=60 # a command that takes longer hangs
 
 fail() {
     printf 'FAILED: %s\n' "$1"
-    grep -vE '  [a-z0-9-]+ \.\.\.|iteration  ' out.txt # all but the arguments and the steps
+    grep -vE '  [a-z0-9_]+ \.\.\.|iteration  ' out.txt # all but the arguments and the steps
     failures=$((failures + 1))
 }
 

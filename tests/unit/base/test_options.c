@@ -1,5 +1,6 @@
 /* Claims of options.h. */
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,10 +11,10 @@
 #include "ckpt/base/options.h"
 #include "tests/unit/base/base_support.h"
 
-enum { LAYERS, BATCH, RATE, CLIP, FAST, SHUFFLE, SAVE, DTYPE, TENSOR, RAMP, OPTION_COUNT };
+enum { LAYERS, BATCH, RATE, CLIP, FAST, SHUFFLE, SAVE, DTYPE, TENSOR, RAMP, LIMIT, OPTION_COUNT };
 
 struct values {
-    int64_t layers, batch, tensor;
+    int64_t layers, batch, tensor, limit;
     double rate, clip;
     bool fast, shuffle;
     char save[OPTIONS_TEXT_MAX], dtype[OPTIONS_TEXT_MAX], ramp[OPTIONS_TEXT_MAX];
@@ -43,6 +44,8 @@ static const struct option rows[OPTION_COUNT] = {
                 false, "ranks a layer is cut for"},
     [RAMP] = {"ramp", OPTION_WORDS, AT(ramp), "", 0, 0, NULL, OPTION_TUNE, "run", false,
               "start, step and length"},
+    [LIMIT] = {"limit", OPTION_INT, AT(limit), "", 0, 64, NULL, OPTION_LOCAL, "run", false,
+               "most steps"},
 };
 
 static const struct option_alias aliases[] = {
@@ -272,20 +275,61 @@ Test(options, help_is_given_whatever_else_is_on_the_line)
     free(text);
 }
 
-Test(options, values_are_printed_as_a_sorted_block)
+/* The expected text is what Python prints for these values by _print_args' format. */
+Test(options, values_are_printed_as_megatron_prints_them)
 {
+    static const char wanted[] =
+        "------------------------ arguments ------------------------\n"
+        "  clip_grad ....................................... 1.0\n"
+        "  dtype ........................................... bf16\n"
+        "  fast ............................................ True\n"
+        "  limit ........................................... None\n"
+        "  lr .............................................. 6e-05\n"
+        "  micro_batch_size ................................ 4\n"
+        "  num_layers ...................................... 2\n"
+        "  ramp ............................................ ['16', 'a b', '3']\n"
+        "  save ............................................ None\n"
+        "  shuffle ......................................... False\n"
+        "  tensor_parallel ................................. 1\n"
+        "-------------------- end of arguments ---------------------\n";
     struct support_catch caught;
 
-    assert_ok(PARSE("--fast"));
+    assert_ok(PARSE("--fast", "--no-shuffle", "--lr", "6.0e-5", "--ramp", "16", "a b", "3"));
     support_catch(&caught, STDOUT_FILENO);
     options_print_values(&table, "arguments", &values);
     char *text = support_release(&caught);
-    cr_assert(strstr(text, "- arguments -") != NULL && strstr(text, "end of arguments") != NULL);
-    cr_assert(strstr(text, "  clip-grad ....................................... 1\n") != NULL, "%s",
-              text);
-    cr_assert(strstr(text, "clip-grad") < strstr(text, "dtype"));
-    cr_assert(strstr(text, "fast ............................................ true\n") != NULL);
+    cr_assert_str_eq(text, wanted);
     free(text);
+}
+
+/* The right sides are repr() of the left ones. */
+Test(options, floats_are_printed_as_python_prints_them)
+{
+    static const struct {
+        const char *given, *printed;
+    } cases[] = {{"0", "0.0"},
+                 {"1e-4", "0.0001"},
+                 {"0.00001", "1e-05"},
+                 {"0.1", "0.1"},
+                 {"0.30000000000000004", "0.30000000000000004"},
+                 {"123.456", "123.456"},
+                 {"500", "500.0"},
+                 {"1.5e-7", "1.5e-07"},
+                 {"-0.5", "-0.5"}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct support_catch caught;
+        char line[128];
+
+        assert_ok(PARSE("--clip-grad", cases[i].given));
+        support_catch(&caught, STDOUT_FILENO);
+        options_print_values(&table, "arguments", &values);
+        char *text = support_release(&caught);
+        (void)snprintf(line, sizeof line, "clip_grad %s %s\n",
+                       ".......................................", cases[i].printed);
+        cr_assert(strstr(text, line) != NULL, "%s in %s", line, text);
+        free(text);
+    }
 }
 
 Test(options, one_is_set_by_name)
@@ -325,7 +369,7 @@ Test(options, all_but_local_ones_are_saved_with_their_class)
     cr_assert_str_eq(class, "RESHARD");
     cr_assert(cJSON_GetObjectItem(saved, "save") == NULL);
     cr_assert(cJSON_GetObjectItem(saved, "fast") == NULL);
-    cr_assert(cJSON_GetArraySize(saved) == OPTION_COUNT - 2);
+    cr_assert(cJSON_GetArraySize(saved) == OPTION_COUNT - 3);
     cJSON_Delete(saved);
 }
 
@@ -400,37 +444,73 @@ Test(options, one_option_is_compared_with_and_taken_from_a_saved_object_to_the_l
     cJSON_Delete(saved);
 }
 
-static enum status read_text(const char *text)
+static enum status read_words(const char *name, bool is_list, size_t *out_index,
+                              const char *const *words, size_t count)
 {
-    cJSON *object = NULL;
+    const struct option_item item = {.name = name,
+                                     .where = "run.yaml:7",
+                                     .words = words,
+                                     .word_count = count,
+                                     .is_list = is_list};
 
-    assert_ok(json_parse(text, strlen(text), "text", &object));
-    enum status st = options_read_object(&table, object, "run.json", &values);
-    cJSON_Delete(object);
-    return st;
+    return options_read_item(&table, &item, &values, out_index);
 }
+#define READ(name, ...) read_words(name, false, &read_index, WORDS(__VA_ARGS__))
+#define READ_LIST(name, ...) read_words(name, true, &read_index, WORDS(__VA_ARGS__))
 
-Test(options, an_object_sets_what_is_not_given)
+static size_t read_index;
+
+Test(options, a_file_sets_what_is_not_given)
 {
     assert_ok(PARSE("--clip-grad", "2"));
-    assert_ok(read_text("{\"clip_grad\": 3, \"micro-batch-size\": 9, \"dtype\": \"fp16\", "
-                        "\"ramp\": [1, \"two\", 2.5], \"fast\": true, \"no-shuffle\": true, "
-                        "\"cloud-project\": \"mine\"}"));
+    assert_ok(READ("clip_grad", "3"));
+    cr_assert_eq(read_index, CLIP);
+    assert_ok(READ("mbs", "9"));
+    cr_assert_eq(read_index, BATCH);
+    assert_ok(READ("dtype", "fp16"));
+    assert_ok(READ("fast", "true"));
+    assert_ok(READ("no-shuffle", "true"));
+    assert_ok(READ_LIST("ramp", "1", "two words", "2.5"));
     cr_assert(values.clip == 2 && values.batch == 9 && values.fast && !values.shuffle);
     cr_assert_str_eq(values.dtype, "fp16");
-    cr_assert_str_eq(values.ramp, "1 two 2.5");
+    cr_assert_str_eq(values.ramp, "1 two\\ words 2.5");
     cr_assert(options_given(&table, "dtype", &values));
 }
 
-Test(options, an_object_is_checked_as_the_command_line_is)
+Test(options, nothing_in_a_file_leaves_the_default)
 {
-    static const char *const bad[] = {
-        "{\"clip-grat\": 3}",   "{\"micro-batch-size\": 2.5}", "{\"micro-batch-size\": 65}",
-        "{\"dtype\": \"fp8\"}", "{\"dtype\": null}",           "{\"ramp\": [[1]]}",
-        "{\"swiglu\": true}",   "{\"no-shuffle\": false}",     "[1]"};
+    assert_ok(PARSE("--fast"));
+    assert_ok(read_words("micro-batch-size", false, &read_index, NULL, 0));
+    cr_assert(values.batch == 4 && !options_given(&table, "mbs", &values));
+    cr_assert_eq(read_index, BATCH);
+    assert_ok(READ("no-fast", "false"));
+    assert_ok(READ("no-shuffle", "false"));
+    cr_assert(values.fast && values.shuffle);
+}
 
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        assert_ok(PARSE("--fast"));
-        cr_assert_eq(read_text(bad[i]), STATUS_USAGE, "%s", bad[i]);
-    }
+Test(options, flags_of_others_in_a_file_count_when_they_are_on)
+{
+    assert_ok(PARSE("--fast"));
+    assert_ok(READ("cloud-project", "mine"));
+    cr_assert_eq(read_index, OPTION_COUNT);
+    assert_ok(READ("swiglu", "false"));
+    assert_ok(read_words("swiglu", false, &read_index, NULL, 0));
+    assert_status(READ("swiglu", "true"), STATUS_USAGE);
+    assert_says("run.yaml:7: '--swiglu' is not possible here: the MLP is GELU");
+}
+
+Test(options, a_file_is_checked_as_the_command_line_is_and_its_line_named)
+{
+    assert_ok(PARSE("--fast"));
+    assert_status(READ("clip-grat", "3"), STATUS_USAGE);
+    assert_says("run.yaml:7: unknown option '--clip-grat'; did you mean '--clip-grad'?");
+    assert_status(READ("micro-batch-size", "2.5"), STATUS_USAGE);
+    assert_says("run.yaml:7: '--micro-batch-size' is '2.5', wanted an integer from -8 to 64");
+    assert_status(READ("micro-batch-size", "65"), STATUS_USAGE);
+    assert_status(READ("dtype", "fp8"), STATUS_USAGE);
+    assert_says("run.yaml:7: '--dtype' is 'fp8', wanted one of fp32|bf16|fp16");
+    assert_status(READ_LIST("dtype", "fp16"), STATUS_USAGE);
+    assert_says("run.yaml:7: '--dtype' takes one value, no list");
+    assert_status(READ("no-shuffle", "maybe"), STATUS_USAGE);
+    assert_says("run.yaml:7: '--shuffle' is 'maybe', wanted true or false");
 }
