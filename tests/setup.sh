@@ -7,7 +7,7 @@
 HF_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 HF_BUILD=${HF_BUILD:-$HF_ROOT/build}
 HF_PACKAGES=(gcc g++ libc6-dev make cmake pkg-config libdnnl-dev libhdf5-dev hdf5-tools libzstd-dev
-    libxxhash-dev libcjson-dev libpcre2-dev libcurl4-openssl-dev libssl-dev libexpat1-dev
+    libxxhash-dev libcjson-dev libyaml-dev libpcre2-dev libcurl4-openssl-dev libssl-dev libexpat1-dev
     libsentencepiece-dev libcriterion-dev bible-kjv)
 
 hf_say() {

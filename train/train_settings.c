@@ -2,22 +2,10 @@
 #include "train/train_settings.h"
 
 #include "ckpt/base/fs.h"
-#include "ckpt/base/json.h"
 #include "ckpt/base/log.h"
 #include "ckpt/ckpt.h"
+#include "train/config_file.h"
 #include "train/train_options.h"
-
-static enum status read_config(struct train_options *options)
-{
-    enum status st = STATUS_OK;
-    cJSON *object = NULL;
-
-    TRY(st, json_read_file(fs_posix(), options->config, &object), done);
-    TRY(st, options_read_object(&train_options_table, object, options->config, options), done);
-done:
-    cJSON_Delete(object);
-    return st;
-}
 
 static enum status take_fixed(struct train_options *options, const struct ckpt_choice *choice)
 {
@@ -71,7 +59,7 @@ enum status train_settings_complete(void *values)
     struct train_options *options = values;
 
     if (options->config[0] != 0) {
-        TRY(st, read_config(options), done);
+        TRY(st, config_file_read(options->config, &train_options_table, options), done);
     }
     if (options->use_checkpoint_args) {
         TRY(st, use_checkpoint(options), done);

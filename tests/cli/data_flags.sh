@@ -113,7 +113,7 @@ pieces=(--vocab-size 0 --tokenizer-type SentencePieceTokenizer --data-path piece
 # vocab_size WANTED FLAGS...: what the training takes it for.
 vocab_size() {
     losses 1 "${pieces[@]}" "${@:2}"
-    grep -q " vocab-size \.* $1\$" out.txt || fail "$*: another vocabulary"
+    grep -q " vocab_size \.* $1\$" out.txt || fail "$*: another vocabulary"
 }
 cp "$sentencepiece/unigram.idx" pieces.idx && cp "$sentencepiece/unigram.bin" pieces.bin
 vocab_size 500

@@ -11,7 +11,7 @@ failures=0
 
 fail() {
     printf 'FAILED: %s\n' "$1"
-    grep -vE '  [a-z0-9-]+ \.\.\.' "${2:-/dev/null}"
+    grep -vE '  [a-z0-9_]+ \.\.\.' "${2:-/dev/null}"
     failures=$((failures + 1))
 }
 
@@ -156,11 +156,17 @@ timeout 60 holdfast run --nproc_per_node 4 -- train --num-layers 2 --hidden-size
 
 # --- options from elsewhere ------------------------------------------------------------------------
 
-cat >run.json <<'EOF'
-{"train_iters": 16, "global-batch-size": 16, "rampup-batch-size": [4, 4, 64],
- "lr-warmup-iters": 9, "eval-interval": 5, "eval-iters": 1, "wandb-project": "mine"}
+cat >run.yaml <<'EOF'
+train_iters: 16
+batch:
+  global-batch-size: 16
+  rampup-batch-size: [4, 4, 64]
+lr-warmup-iters: 9
+eval-interval: 5
+eval-iters: 1
+wandb-project: mine
 EOF
-train 2 0 config.out --config run.json --lr-warmup-iters 3
+train 2 0 config.out --config run.yaml --lr-warmup-iters 3
 steps whole.out >whole
 steps config.out >parts
 same 'a run by --config' whole parts
@@ -173,7 +179,7 @@ steps args.out >parts
 same 'a resume by --use-checkpoint-args' whole parts
 train 1 0 first.out "${old[@]}" --adam-eps 1e-6 --save eps --save-interval 6 --exit-interval 6
 train 1 0 args.out "${old[@]}" --use-checkpoint-args --load eps
-grep -qE 'adam-eps \.+ 1e-08' args.out || fail 'more is taken than what must be as it was' args.out
+grep -qE 'adam_eps \.+ 1e-08' args.out || fail 'more is taken than what must be as it was' args.out
 train 1 14 args.out --use-checkpoint-args --load plan "${old[@]}" --num-layers 3
 train 1 2 args.out --use-checkpoint-args "${old[@]}"
 train 1 10 args.out --use-checkpoint-args --load nowhere "${old[@]}"

@@ -6,7 +6,7 @@ set -uo pipefail
 bad=0
 for program in holdfast holdfast-recover holdfast-backup; do
     libraries=$(readelf -d "$1/$program" | grep NEEDED) || exit 2
-    forbidden='hdf5|zstd|dnnl|cuda|nccl|gomp|pcre|sentencepiece'
+    forbidden='hdf5|zstd|dnnl|cuda|nccl|gomp|pcre|sentencepiece|yaml'
     [ "$program" = holdfast-backup ] || forbidden+='|curl|crypto|ssl|expat'
     hits=$(grep -E "$forbidden" <<<"$libraries")
     if [ -n "$hits" ]; then
