@@ -1,7 +1,8 @@
-/* holdfast-ckpt: looks at checkpoints, proves them whole, imports models.
+/* holdfast-ckpt: looks at checkpoints, proves them whole, compares them; imports and exports
+ * models.
  *
- * Parses, runs one command, maps its status to the exit code. The work is in ckpt.h, convert.h and
- * meta/catalog.h. */
+ * Parses, runs one command, maps its status to the exit code. The work is in ckpt.h, convert.h,
+ * diff.h and meta/catalog.h. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -15,14 +16,16 @@
 #include "ckpt/base/thread.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/convert.h"
+#include "ckpt/diff.h"
 
 #define PROGRAM "holdfast ckpt"
 
 struct ckpt_options {
-    int64_t step; /* -1: list, verify: all; show: the newest */
+    int64_t step; /* -1: list, verify: all; else the newest */
     int64_t threads;
     char level[OPTIONS_TEXT_MAX];
     char save[OPTIONS_TEXT_MAX];
+    char to[OPTIONS_TEXT_MAX];
     bool json;
     bool given[5];
 };
@@ -52,6 +55,13 @@ static const struct option import_options[] = {
     ROW("save", TEXT, save, NULL, 0, 0, NULL, "directory to write the checkpoint of step 0 into"),
     THREADS_ROW,
 };
+
+static const struct option export_options[] = {
+    ROW("to", TEXT, to, NULL, 0, 0, NULL, "folder to make"),
+    STEP_ROW,
+    THREADS_ROW,
+};
+static const struct option diff_options[] = {STEP_ROW, THREADS_ROW, JSON_ROW};
 
 static int thread_count(const struct ckpt_options *options)
 {
@@ -188,15 +198,21 @@ static const struct catalog_entry *pick(const struct catalog *catalog, int64_t s
     return entry != NULL && (step < 0 || entry->step == (uint64_t)step) ? entry : NULL;
 }
 
+static void print_shape(const struct manifest_tensor *tensor)
+{
+    printf("%-5s [", manifest_type_name(tensor->type));
+    for (int d = 0; d < tensor->dims; d++) {
+        printf("%s%" PRIu64, d > 0 ? ", " : "", tensor->shape[d]);
+    }
+    printf("]");
+}
+
 static void show_tensors(const struct manifest *manifest)
 {
     for (size_t i = 0; i < manifest->tensor_count; i++) {
-        const struct manifest_tensor *tensor = &manifest->tensors[i];
-        printf("  %-70s %-5s [", tensor->name, manifest_type_name(tensor->type));
-        for (int d = 0; d < tensor->dims; d++) {
-            printf("%s%" PRIu64, d > 0 ? ", " : "", tensor->shape[d]);
-        }
-        printf("]\n");
+        printf("  %-70s ", manifest->tensors[i].name);
+        print_shape(&manifest->tensors[i]);
+        printf("\n");
     }
 }
 
@@ -334,7 +350,230 @@ done:
     return st;
 }
 
-#define COMMAND(verb, arguments, text)                                                             \
+/* A checkpoint to read: its catalog, and a pin that keeps it from being pruned meanwhile. */
+struct picked {
+    struct catalog catalog;
+    const struct catalog_entry *entry;
+    struct catalog_pin *pin;
+};
+
+static enum status open_picked(const char *path, int64_t step, struct picked *out_picked)
+{
+    enum status st = STATUS_OK;
+
+    *out_picked = (struct picked){.entry = NULL};
+    TRY(st, open_catalog(path, &out_picked->catalog), done);
+    out_picked->entry = pick(&out_picked->catalog, step);
+    if (out_picked->entry == NULL) {
+        st = FAIL(STATUS_NO_CHECKPOINT, "'%s' holds no usable checkpoint%s", path,
+                  step < 0 ? "" : " of that step");
+        goto done;
+    }
+    TRY(st,
+        catalog_pin_checkpoint(fs_posix(), out_picked->entry->path, out_picked->entry->step,
+                               &out_picked->pin),
+        done);
+done:
+    return st;
+}
+
+static void close_picked(struct picked *picked)
+{
+    catalog_pin_destroy(&picked->pin);
+    catalog_deinit(&picked->catalog);
+}
+
+static enum status run_export(const void *values, const struct command_words *words)
+{
+    enum status st = STATUS_OK;
+    const struct ckpt_options *options = values;
+    struct convert_result result = {0};
+    struct picked picked;
+
+    TRY(st, open_picked(words->arguments[0], options->step, &picked), done);
+    TRY(st,
+        convert_export_gpt2(fs_posix(), picked.entry->path, &picked.entry->manifest, options->to,
+                            thread_count(options), &result),
+        done);
+    printf("exported %" PRIu64 " parameters of '%s' to '%s'\n", result.parameters,
+           picked.entry->path, options->to);
+done:
+    close_picked(&picked);
+    return st;
+}
+
+static enum status setting_to_text(const cJSON *value, char **out_text)
+{
+    return value == NULL ? mem_copy_string(out_text, "(none)") : json_print_line(value, out_text);
+}
+
+static void say_values(const struct diff_finding *finding)
+{
+    const struct diff_values *values = &finding->values;
+    const struct manifest_tensor *tensor = finding->tensor[0];
+    uint64_t index[BOX_DIMS_MAX] = {0}, rest = values->first;
+
+    for (int d = tensor->dims - 1; d >= 0; d--) {
+        index[d] = rest % tensor->shape[d];
+        rest /= tensor->shape[d];
+    }
+    printf("tensor  %-70s %" PRIu64 " of %" PRIu64 " differ, at most by %.6g, relative %.6g, "
+           "first at [",
+           finding->name, values->differing, values->elements, values->max_abs,
+           values->max_relative);
+    for (int d = 0; d < tensor->dims; d++) {
+        printf("%s%" PRIu64, d > 0 ? ", " : "", index[d]);
+    }
+    printf("]\n");
+}
+
+static enum status say_finding(const struct diff_finding *finding)
+{
+    enum status st = STATUS_OK;
+    char *texts[2] = {NULL, NULL};
+
+    if (finding->kind == DIFF_VALUES) {
+        say_values(finding);
+    } else if (finding->kind == DIFF_SHAPE) {
+        printf("tensor  %-70s ", finding->name);
+        for (int side = 0; side < 2; side++) {
+            printf("%s", side > 0 ? " | " : "");
+            if (finding->tensor[side] == NULL) {
+                printf("(none)");
+            } else {
+                print_shape(finding->tensor[side]);
+            }
+        }
+        printf("\n");
+    } else {
+        TRY(st, setting_to_text(finding->value[0], &texts[0]), done);
+        TRY(st, setting_to_text(finding->value[1], &texts[1]), done);
+        printf("setting %-70s %s | %s\n", finding->name, texts[0], texts[1]);
+    }
+done:
+    mem_free(&texts[0]);
+    mem_free(&texts[1]);
+    return st;
+}
+
+static enum status shape_to_json(const struct manifest_tensor *tensor, cJSON **out_value)
+{
+    enum status st = STATUS_OK;
+
+    TRY(st, json_new_array(out_value), done);
+    TRY(st, json_append(*out_value, cJSON_CreateString(manifest_type_name(tensor->type))), done);
+    for (int d = 0; d < tensor->dims; d++) {
+        TRY(st, json_append(*out_value, cJSON_CreateNumber((double)tensor->shape[d])), done);
+    }
+done:
+    return st;
+}
+
+/* "a" and "b": a setting's value, or a tensor's type and shape; null where that side has none. */
+static enum status add_sides(const struct diff_finding *finding, cJSON *object)
+{
+    enum status st = STATUS_OK;
+    const char *const names[] = {"a", "b"};
+
+    for (int side = 0; side < 2; side++) {
+        cJSON *value = NULL;
+
+        if (finding->value[side] != NULL) {
+            value = cJSON_Duplicate(finding->value[side], true);
+        } else if (finding->tensor[side] != NULL) {
+            st = shape_to_json(finding->tensor[side], &value);
+        } else {
+            value = cJSON_CreateNull();
+        }
+        if (st != STATUS_OK) {
+            cJSON_Delete(value);
+            return st;
+        }
+        TRY(st, json_add_item(object, names[side], value), done);
+    }
+done:
+    return st;
+}
+
+static enum status finding_to_json(const struct diff_finding *finding)
+{
+    static const char *const kinds[] = {"setting", "shape", "values"};
+    const struct diff_values *values = &finding->values;
+    enum status st = STATUS_OK;
+    cJSON *object = NULL;
+
+    TRY(st, json_new_object(&object), done);
+    TRY(st, json_add_string(object, "type", kinds[finding->kind]), done);
+    TRY(st, json_add_string(object, "name", finding->name), done);
+    if (finding->kind != DIFF_VALUES) {
+        TRY(st, add_sides(finding, object), done);
+    } else {
+        TRY(st, json_add_u64(object, "elements", values->elements), done);
+        TRY(st, json_add_u64(object, "differing", values->differing), done);
+        TRY(st, json_add_u64(object, "first", values->first), done);
+        /* JSON has no infinity: null. */
+        TRY(st, json_add_item(object, "max_abs", cJSON_CreateNumber(values->max_abs)), done);
+        TRY(st, json_add_item(object, "max_relative", cJSON_CreateNumber(values->max_relative)),
+            done);
+    }
+    TRY(st, print_json(object), done);
+done:
+    cJSON_Delete(object);
+    return st;
+}
+
+static enum status report_finding(void *context, const struct diff_finding *finding)
+{
+    const struct ckpt_options *options = context;
+
+    return options->json ? finding_to_json(finding) : say_finding(finding);
+}
+
+/* As of diff(1), 1 says that they differ: what failed has 2, or its own exit code above. */
+static enum status as_trouble(enum status st)
+{
+    struct status_record record;
+
+    if (st == STATUS_OK || status_exit_code(st) != 1) {
+        return st;
+    }
+    status_take(&record);
+    record.code = STATUS_USAGE;
+    return status_give(&record);
+}
+
+static enum status run_diff(const void *values, const struct command_words *words)
+{
+    enum status st = STATUS_OK;
+    const struct ckpt_options *options = values;
+    struct picked picked[2] = {{.entry = NULL}, {.entry = NULL}};
+    struct diff_side sides[2];
+    struct diff_totals totals = {0};
+
+    for (int side = 0; side < 2; side++) {
+        TRY(st, open_picked(words->arguments[side], options->step, &picked[side]), done);
+        sides[side] = (struct diff_side){picked[side].entry->path, &picked[side].entry->manifest};
+    }
+    TRY(st,
+        diff_run(fs_posix(), sides, thread_count(options), report_finding, (void *)options,
+                 &totals),
+        done);
+done:
+    st = as_trouble(st);
+    if (st == STATUS_OK && totals.settings + totals.tensors > 0) {
+        st = FAIL(STATUS_FAILED,
+                  "'%s' and '%s' differ in %" PRIu64 " settings and %" PRIu64 " tensors",
+                  sides[0].path, sides[1].path, totals.settings, totals.tensors);
+    } else if (st == STATUS_OK && !options->json) {
+        printf("'%s' and '%s' are equal: %" PRIu64 " tensors, bit for bit\n", sides[0].path,
+               sides[1].path, totals.tensors_compared);
+    }
+    close_picked(&picked[0]);
+    close_picked(&picked[1]);
+    return st;
+}
+
+#define COMMAND(verb, count, arguments, text)                                                      \
     {                                                                                              \
         .name = #verb,                                                                             \
         .table = {.program = PROGRAM " " #verb,                                                    \
@@ -343,17 +582,24 @@ done:
                   .options = verb##_options,                                                       \
                   .option_count = sizeof verb##_options / sizeof(struct option),                   \
                   .given_offset = AT(given),                                                       \
-                  .positional_min = 1,                                                             \
-                  .positional_max = 1},                                                            \
+                  .positional_min = count,                                                         \
+                  .positional_max = count},                                                        \
         .run = run_##verb                                                                          \
     }
 
 static const struct command commands[] = {
-    COMMAND(list, "SAVE", "Lists the checkpoints of a SAVE directory, oldest first."),
-    COMMAND(show, "SAVE|CHECKPOINT", "Shows what a checkpoint holds: the newest, or --step."),
-    COMMAND(verify, "SAVE|CHECKPOINT", "Proves checkpoints whole, all of them or --step."),
-    COMMAND(import, "FOLDER --save SAVE",
+    COMMAND(list, 1, "SAVE", "Lists the checkpoints of a SAVE directory, oldest first."),
+    COMMAND(show, 1, "SAVE|CHECKPOINT", "Shows what a checkpoint holds: the newest, or --step."),
+    COMMAND(verify, 1, "SAVE|CHECKPOINT", "Proves checkpoints whole, all of them or --step."),
+    COMMAND(import, 1, "FOLDER --save SAVE",
             "Imports a GPT-2 of transformers (config.json, model.safetensors) as step 0."),
+    COMMAND(export, 1, "SAVE|CHECKPOINT --to FOLDER",
+            "Makes a GPT-2 of transformers (config.json, model.safetensors) of a checkpoint: the "
+            "newest, or --step."),
+    COMMAND(diff, 2, "A B",
+            "Compares two checkpoints (of SAVE directories the newest, or --step), whatever their "
+            "layouts: settings, and tensors bit by bit. Exit code 0: equal, 1: they differ, 2 and "
+            "above: trouble."),
 };
 
 int main(int argc, char **argv)

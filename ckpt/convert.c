@@ -1,4 +1,4 @@
-/* GPT-2 of transformers as a checkpoint; see convert.h. */
+/* GPT-2 of transformers to a checkpoint; see convert.h. */
 #include "ckpt/convert.h"
 
 #include <ctype.h>
@@ -9,69 +9,13 @@
 #include "ckpt/base/json.h"
 #include "ckpt/base/mem.h"
 #include "ckpt/ckpt.h"
+#include "ckpt/gpt2_map.h"
 #include "ckpt/meta/nonce.h"
 #include "ckpt/safetensors_reader.h"
 
-#define LAYERS_MAX 10000
-#define NUMBER_MAX 100000000
-
-struct gpt2 {
-    uint64_t layers, hidden, heads, ffn, vocab, positions;
-    double norm_epsilon;
-    bool untied;
-};
-
-/* How a tensor of theirs becomes one of ours. */
-enum turn {
-    TURN_NONE,
-    TURN_TRANSPOSE,     /* Conv1D */
-    TURN_QKV_TRANSPOSE, /* Conv1D, then rows head by head */
-    TURN_QKV            /* bias, head by head */
-};
-
-/* One row a tensor; %d is the layer. Rows and columns name sizes of struct gpt2 by a letter: H
- * hidden, Q three times hidden, F ffn, V vocab, P positions, 1 none; ours is rows x columns. */
-struct mapping {
-    const char *theirs, *ours;
-    char rows, columns;
-    enum turn turn;
-};
-
-static const struct mapping outer[] = {
-    {"wte.weight", "embedding.word_embeddings.weight", 'V', 'H', TURN_NONE},
-    {"wpe.weight", "embedding.position_embeddings.weight", 'P', 'H', TURN_NONE},
-    {"ln_f.weight", "decoder.final_layernorm.weight", 'H', '1', TURN_NONE},
-    {"ln_f.bias", "decoder.final_layernorm.bias", 'H', '1', TURN_NONE},
-};
-
-/* Only there when it is not tied to wte; then without the prefix. */
-static const struct mapping lm_head = {"lm_head.weight", "output_layer.weight", 'V', 'H',
-                                       TURN_NONE};
-
-#define LAYER_PATTERN "h.%d."
-#define LAYER(theirs, ours, rows, columns, turn)                                                   \
-    {                                                                                              \
-        LAYER_PATTERN theirs, "decoder.layers.%d." ours, rows, columns, turn                       \
-    }
-
-static const struct mapping inner[] = {
-    LAYER("ln_1.weight", "input_layernorm.weight", 'H', '1', TURN_NONE),
-    LAYER("ln_1.bias", "input_layernorm.bias", 'H', '1', TURN_NONE),
-    LAYER("attn.c_attn.weight", "self_attention.linear_qkv.weight", 'Q', 'H', TURN_QKV_TRANSPOSE),
-    LAYER("attn.c_attn.bias", "self_attention.linear_qkv.bias", 'Q', '1', TURN_QKV),
-    LAYER("attn.c_proj.weight", "self_attention.linear_proj.weight", 'H', 'H', TURN_TRANSPOSE),
-    LAYER("attn.c_proj.bias", "self_attention.linear_proj.bias", 'H', '1', TURN_NONE),
-    LAYER("ln_2.weight", "pre_mlp_layernorm.weight", 'H', '1', TURN_NONE),
-    LAYER("ln_2.bias", "pre_mlp_layernorm.bias", 'H', '1', TURN_NONE),
-    LAYER("mlp.c_fc.weight", "mlp.linear_fc1.weight", 'F', 'H', TURN_TRANSPOSE),
-    LAYER("mlp.c_fc.bias", "mlp.linear_fc1.bias", 'F', '1', TURN_NONE),
-    LAYER("mlp.c_proj.weight", "mlp.linear_fc2.weight", 'H', 'F', TURN_TRANSPOSE),
-    LAYER("mlp.c_proj.bias", "mlp.linear_fc2.bias", 'H', '1', TURN_NONE),
-};
-
 /* The whole model in memory: three tensors (weight and both moments) a parameter. */
 struct import {
-    struct gpt2 config;
+    struct gpt2_config config;
     struct safetensors_reader source;
     const char *prefix; /* "transformer." or "" */
     struct ckpt_tensor *tensors;
@@ -90,7 +34,7 @@ static enum status get_number(const cJSON *config, const char *what, const char 
         return STATUS_OK;
     }
     TRY(st, json_get_u64(config, what, key, out_value), done);
-    if (*out_value == 0 || *out_value > NUMBER_MAX) {
+    if (*out_value == 0 || *out_value > GPT2_NUMBER_MAX) {
         st = FAIL(STATUS_BAD_DATA, "'%s': '%s' is %llu", what, key, (unsigned long long)*out_value);
     }
 done:
@@ -143,7 +87,7 @@ done:
     return st;
 }
 
-static enum status read_config(struct fs *fs, const char *folder, struct gpt2 *out_config)
+static enum status read_config(struct fs *fs, const char *folder, struct gpt2_config *out_config)
 {
     enum status st = STATUS_OK;
     char path[FS_PATH_MAX];
@@ -161,7 +105,7 @@ static enum status read_config(struct fs *fs, const char *folder, struct gpt2 *o
     TRY(st, get_epsilon(config, path, &out_config->norm_epsilon), done);
     const cJSON *tied = cJSON_GetObjectItemCaseSensitive(config, "tie_word_embeddings");
     out_config->untied = cJSON_IsFalse(tied);
-    if (out_config->layers > LAYERS_MAX || out_config->hidden % out_config->heads != 0) {
+    if (out_config->layers > GPT2_LAYERS_MAX || out_config->hidden % out_config->heads != 0) {
         st = FAIL(STATUS_BAD_DATA, "'%s': %llu layers, hidden %llu, %llu heads do not go together",
                   path, (unsigned long long)out_config->layers,
                   (unsigned long long)out_config->hidden, (unsigned long long)out_config->heads);
@@ -169,48 +113,6 @@ static enum status read_config(struct fs *fs, const char *folder, struct gpt2 *o
 done:
     cJSON_Delete(config);
     return st;
-}
-
-static uint64_t size_of(const struct gpt2 *config, char letter)
-{
-    switch (letter) {
-    case 'H':
-        return config->hidden;
-    case 'Q':
-        return 3 * config->hidden;
-    case 'F':
-        return config->ffn;
-    case 'V':
-        return config->vocab;
-    case 'P':
-        return config->positions;
-    default:
-        return 1;
-    }
-}
-
-/* Our row of the fused QKV as a row of theirs. */
-static uint64_t qkv_source_row(const struct gpt2 *config, uint64_t row)
-{
-    uint64_t head_size = config->hidden / config->heads;
-    uint64_t head = row / (3 * head_size), kind = row / head_size % 3, at = row % head_size;
-
-    return kind * config->hidden + head * head_size + at;
-}
-
-static void turn_tensor(const struct import *import, const struct mapping *mapping, uint64_t rows,
-                        uint64_t columns, const float *theirs, float *ours)
-{
-    bool is_qkv = mapping->turn == TURN_QKV || mapping->turn == TURN_QKV_TRANSPOSE;
-    bool is_turned = mapping->turn == TURN_TRANSPOSE || mapping->turn == TURN_QKV_TRANSPOSE;
-
-    for (uint64_t r = 0; r < rows; r++) {
-        uint64_t from = is_qkv ? qkv_source_row(&import->config, r) : r;
-        for (uint64_t c = 0; c < columns; c++) {
-            ours[r * columns + c] =
-                is_turned ? theirs[c * rows + from] : theirs[from * columns + c];
-        }
-    }
 }
 
 static enum status add_tensor(struct import *import, const char *kind, const char *name, int dims,
@@ -236,22 +138,20 @@ done:
 }
 
 static enum status import_tensor(struct import *import, const char *prefix,
-                                 const struct mapping *mapping, const char *theirs,
+                                 const struct gpt2_mapping *mapping, const char *theirs,
                                  const char *ours)
 {
     enum status st = STATUS_OK;
-    int dims = mapping->columns == '1' ? 1 : 2;
-    uint64_t shape[] = {size_of(&import->config, mapping->rows),
-                        size_of(&import->config, mapping->columns)};
-    bool is_turned = mapping->turn == TURN_TRANSPOSE || mapping->turn == TURN_QKV_TRANSPOSE;
-    uint64_t source_shape[] = {shape[is_turned ? 1 : 0], shape[is_turned ? 0 : 1]};
+    uint64_t shape[2], source_shape[2];
+    int dims = gpt2_our_shape(&import->config, mapping, shape);
     float *data = NULL, *source = NULL, *moment = NULL;
     char name[256];
 
+    (void)gpt2_their_shape(&import->config, mapping, source_shape);
     (void)snprintf(name, sizeof name, "%s%s", prefix, theirs);
     TRY(st, safetensors_reader_read_f32(&import->source, name, dims, source_shape, &source), done);
     TRY(st, add_tensor(import, "param", ours, dims, shape, &data), done);
-    turn_tensor(import, mapping, shape[0], shape[1], source, data);
+    gpt2_turn_to_ours(&import->config, mapping, source, data);
     TRY(st, add_tensor(import, "exp_avg", ours, dims, shape, &moment), done);
     TRY(st, add_tensor(import, "exp_avg_sq", ours, dims, shape, &moment), done);
     import->parameters += shape[0] * shape[1];
@@ -260,35 +160,22 @@ done:
     return st;
 }
 
-/* The tables' %d filled in: at most one, and only in rows of layers. */
-static void name_layer(char *out_name, size_t bytes, const char *pattern, int layer)
-{
-    const char *hole = strstr(pattern, "%d");
-
-    if (hole == NULL) {
-        (void)snprintf(out_name, bytes, "%s", pattern);
-    } else {
-        (void)snprintf(out_name, bytes, "%.*s%d%s", (int)(hole - pattern), pattern, layer,
-                       hole + 2);
-    }
-}
-
-static enum status import_rows(struct import *import, const struct mapping *rows, size_t count,
+static enum status import_rows(struct import *import, const struct gpt2_mapping *rows, size_t count,
                                int layer)
 {
     enum status st = STATUS_OK;
-    char theirs[128], ours[MANIFEST_TENSOR_NAME_MAX / 2];
+    char theirs[GPT2_NAME_MAX], ours[GPT2_NAME_MAX];
 
     for (size_t i = 0; i < count; i++) {
-        name_layer(theirs, sizeof theirs, rows[i].theirs, layer);
-        name_layer(ours, sizeof ours, rows[i].ours, layer);
+        gpt2_name(theirs, rows[i].theirs, layer);
+        gpt2_name(ours, rows[i].ours, layer);
         TRY(st, import_tensor(import, import->prefix, &rows[i], theirs, ours), done);
     }
 done:
     return st;
 }
 
-/* Of a layer: one of `inner`, or a mask that their modules keep beside the weights. */
+/* Of a layer: one of gpt2_inner, or a mask that their modules keep beside the weights. */
 static bool is_known_in_layer(const struct import *import, const char *name)
 {
     static const char *const masks[] = {"attn.bias", "attn.masked_bias"};
@@ -302,8 +189,8 @@ static bool is_known_in_layer(const struct import *import, const char *name)
     if (layer >= import->config.layers || *end++ != '.') {
         return false;
     }
-    for (size_t i = 0; i < sizeof inner / sizeof *inner; i++) {
-        if (strcmp(end, inner[i].theirs + sizeof LAYER_PATTERN - 1) == 0) {
+    for (size_t i = 0; i < GPT2_INNER_COUNT; i++) {
+        if (strcmp(end, gpt2_inner[i].theirs + sizeof GPT2_LAYER_PATTERN - 1) == 0) {
             return true;
         }
     }
@@ -314,14 +201,14 @@ static bool is_known(const struct import *import, const char *name)
 {
     size_t skip = strlen(import->prefix);
 
-    if (strcmp(name, "__metadata__") == 0 || strcmp(name, lm_head.theirs) == 0) {
+    if (strcmp(name, "__metadata__") == 0 || strcmp(name, gpt2_lm_head.theirs) == 0) {
         return true;
     }
     if (strncmp(name, import->prefix, skip) != 0) {
         return false;
     }
-    for (size_t i = 0; i < sizeof outer / sizeof *outer; i++) {
-        if (strcmp(name + skip, outer[i].theirs) == 0) {
+    for (size_t i = 0; i < GPT2_OUTER_COUNT; i++) {
+        if (strcmp(name + skip, gpt2_outer[i].theirs) == 0) {
             return true;
         }
     }
@@ -350,15 +237,16 @@ static enum status import_model(struct import *import)
     enum status st = STATUS_OK;
 
     bool has_prefix =
-        cJSON_GetObjectItemCaseSensitive(import->source.header, "transformer.wte.weight") != NULL;
-    import->prefix = has_prefix ? "transformer." : "";
+        cJSON_GetObjectItemCaseSensitive(import->source.header, GPT2_PREFIX "wte.weight") != NULL;
+    import->prefix = has_prefix ? GPT2_PREFIX : "";
     TRY(st, check_all_known(import), done);
-    TRY(st, import_rows(import, outer, sizeof outer / sizeof *outer, 0), done);
+    TRY(st, import_rows(import, gpt2_outer, GPT2_OUTER_COUNT, 0), done);
     for (uint64_t layer = 0; layer < import->config.layers; layer++) {
-        TRY(st, import_rows(import, inner, sizeof inner / sizeof *inner, (int)layer), done);
+        TRY(st, import_rows(import, gpt2_inner, GPT2_INNER_COUNT, (int)layer), done);
     }
     if (import->config.untied) {
-        TRY(st, import_tensor(import, "", &lm_head, lm_head.theirs, lm_head.ours), done);
+        TRY(st, import_tensor(import, "", &gpt2_lm_head, gpt2_lm_head.theirs, gpt2_lm_head.ours),
+            done);
     }
 done:
     return st;
@@ -385,7 +273,7 @@ done:
 
 /* Only what the model fixes, by the trainer's names; a run that goes on from here adds its own, and
  * is refused when it would give the weights another meaning. */
-static enum status make_options(const struct gpt2 *config, cJSON *options)
+static enum status make_options(const struct gpt2_config *config, cJSON *options)
 {
     const struct {
         const char *name;

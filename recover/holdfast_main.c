@@ -20,7 +20,7 @@ static const struct command commands[] = {
     {"run", "recover", "run", "start ranks, watch them, resume after a failure"},
     {"train", "train", NULL, "train a model: one rank"},
     {"preprocess", "preprocess", NULL, "turn text into token files"},
-    {"ckpt", "ckpt", NULL, "list, verify, reshard, import and export checkpoints"},
+    {"ckpt", "ckpt", NULL, "list, verify, compare, import and export checkpoints"},
     {"backup", "backup", NULL, "copy committed checkpoints to a store and back"},
     {"report", "recover", "report", "what failed in a run, and what was done"},
     {"recover", "recover", NULL, "the program behind run and report"},

@@ -247,24 +247,6 @@ static enum status check_found(struct train_ckpt *ckpt, const struct origin *ori
     return share_verdict(ckpt, verdict);
 }
 
-/* Rank 0: nobody's retention takes the checkpoint away while it is read. A copy that has another
- * name than its step has no such owner. */
-static enum status pin(const struct train_ckpt *ckpt, const struct ckpt_choice *choice,
-                       struct catalog_pin **out_pin)
-{
-    enum status st = STATUS_OK;
-    char directory[FS_PATH_MAX], path[FS_PATH_MAX], step_name[LAYOUT_NAME_MAX];
-
-    fs_parent(directory, choice->path);
-    layout_step_name(choice->manifest.step, step_name);
-    TRY(st, fs_join(path, directory, step_name), done);
-    if (strcmp(path, choice->path) == 0) {
-        TRY(st, catalog_pin_create(ckpt->fs, directory, choice->manifest.step, out_pin), done);
-    }
-done:
-    return st;
-}
-
 static enum status load_tensors(struct train_ckpt *ckpt, struct train_state *state,
                                 const struct ckpt_choice *choice, bool only_params)
 {
@@ -272,7 +254,7 @@ static enum status load_tensors(struct train_ckpt *ckpt, struct train_state *sta
     struct catalog_pin *pinned = NULL;
 
     if (ckpt->group.rank == 0) {
-        verdict = pin(ckpt, choice, &pinned);
+        verdict = catalog_pin_checkpoint(ckpt->fs, choice->path, choice->manifest.step, &pinned);
     }
     TRY(st, share_verdict(ckpt, verdict), done);
     TRY(st,

@@ -74,6 +74,10 @@ enum status catalog_prune(struct fs *fs, const char *save, uint64_t keep_last, u
 struct catalog_pin;
 enum status catalog_pin_create(struct fs *fs, const char *save, uint64_t step,
                                struct catalog_pin **out_pin) STATUS_MUST_CHECK;
-void catalog_pin_destroy(struct catalog_pin **pin);
+/* The same for a checkpoint's own path. A copy that has another name than its step has nobody who
+ * prunes it, and gets no pin. */
+enum status catalog_pin_checkpoint(struct fs *fs, const char *checkpoint, uint64_t step,
+                                   struct catalog_pin **out_pin) STATUS_MUST_CHECK;
+void catalog_pin_destroy(struct catalog_pin **pin); /* takes NULL inside */
 
 #endif

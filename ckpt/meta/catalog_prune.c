@@ -114,6 +114,23 @@ done:
     return st;
 }
 
+enum status catalog_pin_checkpoint(struct fs *fs, const char *checkpoint, uint64_t step,
+                                   struct catalog_pin **out_pin)
+{
+    enum status st = STATUS_OK;
+    char save[FS_PATH_MAX], path[FS_PATH_MAX], step_name[LAYOUT_NAME_MAX];
+
+    *out_pin = NULL;
+    fs_parent(save, checkpoint);
+    layout_step_name(step, step_name);
+    TRY(st, fs_join(path, save, step_name), done);
+    if (strcmp(path, checkpoint) == 0) {
+        TRY(st, catalog_pin_create(fs, save, step, out_pin), done);
+    }
+done:
+    return st;
+}
+
 void catalog_pin_destroy(struct catalog_pin **pin)
 {
     if (*pin != NULL) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ckpt.sh ROOT BIN: list, show, verify and import as a user meets them, with good and bad input: the
-# documented exit code, and a message that names what is wrong.
+# ckpt.sh ROOT BIN: list, show, verify, import, export and diff as a user meets them, with good and bad
+# input: the documented exit code, and a message that names what is wrong.
 set -uo pipefail
 refs=$1/tests/refs/hf_gpt2
 PATH=$2:$PATH
@@ -118,4 +118,42 @@ expect 12 'config.json' holdfast ckpt import model --save imported
 [ ! -e imported/step_0000000 ] || fail 'a refused import left a checkpoint'
 : >a-file
 expect 1 'a-file' holdfast ckpt import "$refs/a" --save a-file
+
+# Export: of an import, and of a sharded training, which comes back with the same weights.
+expect 0 "exported 141056 parameters of 'a save/step_0000000' to 'a model'" \
+    holdfast ckpt export 'a save' --to 'a model'
+expect 1 "'a model' is there already" holdfast ckpt export 'a save' --to 'a model'
+expect 1 "no folder 'nowhere' to put" holdfast ckpt export 'a save' --to nowhere/model
+expect 10 'of that step' holdfast ckpt export 'a save' --step 7 --to other
+expect 10 '' holdfast ckpt export empty --to other
+expect 12 '' holdfast ckpt export payload --to other
+expect 2 '--to' holdfast ckpt export 'a save'
+[ ! -e other ] || fail 'a refused export left a folder'
+expect 0 '' holdfast run --nproc-per-node 4 -- train --num-layers 2 --hidden-size 64 \
+    --num-attention-heads 4 --vocab-size 512 --max-position-embeddings 128 --seq-length 16 \
+    --mock-data --micro-batch-size 1 --global-batch-size 4 --lr 1e-3 --train-iters 2 \
+    --save-interval 2 --num-threads 1 --tensor-model-parallel-size 2 \
+    --pipeline-model-parallel-size 2 --load 'a save' --save trained
+expect 0 'exported 141056 parameters' holdfast ckpt export trained --step 2 --to model2
+grep -q '"attn_pdrop":.*0.1' model2/config.json || fail 'the dropout is not in config.json'
+expect 0 'imported 141056 parameters' holdfast ckpt import model2 --save back
+
+# Diff: equal, different, trouble.
+expect 0 'imported' holdfast ckpt import 'a model' --save again
+expect 0 'are equal: 84 tensors, bit for bit' holdfast ckpt diff 'a save' again
+expect 0 '' holdfast ckpt diff 'a save' again --json
+expect 1 'setting step' holdfast ckpt diff trained back
+grep -q '^tensor  exp_avg/embedding.word_embeddings.weight  *[0-9]* of 32768 differ, at most by' out.txt ||
+    fail 'no word of the moments'
+! grep -q '^tensor  param/' out.txt || fail 'an exported weight has changed'
+expect 1 '"type":"values","name":"param/embedding.word_embeddings.weight","elements":32768,"differing":' \
+    holdfast ckpt diff 'a save' trained --json
+expect 0 '' holdfast ckpt import "$refs/a500" --save a500
+expect 1 'setting vocab-size' holdfast ckpt diff 'a save' a500
+grep -q '^tensor  param/embedding.word_embeddings.weight .*\[512, 64\] | f32 *\[500, 64\]' out.txt ||
+    fail 'no word of the other shape'
+expect 2 "no folder 'nowhere'" holdfast ckpt diff 'a save' nowhere
+expect 10 '' holdfast ckpt diff empty 'a save'
+expect 12 'is damaged' holdfast ckpt diff 'a save' payload
+expect 2 '' holdfast ckpt diff 'a save'
 exit $((failures > 0))

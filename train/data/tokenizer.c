@@ -151,7 +151,9 @@ enum status token_buffer_append(struct token_buffer *buffer, const int32_t *ids,
         mem_grow((void **)&buffer->ids, &buffer->capacity, buffer->count + count,
                  sizeof *buffer->ids),
         done);
-    memcpy(buffer->ids + buffer->count, ids, count * sizeof *ids);
+    if (count > 0) {
+        memcpy(buffer->ids + buffer->count, ids, count * sizeof *ids);
+    }
     buffer->count += count;
 done:
     return st;
