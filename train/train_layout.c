@@ -6,6 +6,45 @@
 
 #include "train/parallel/topology.h"
 
+static void set_default(char value[OPTIONS_TEXT_MAX], const char *text)
+{
+    if (strcmp(value, "none") == 0) {
+        snprintf(value, OPTIONS_TEXT_MAX, "%s", text);
+    }
+}
+
+/* The old flag of Megatron 2, by the rules of Megatron 3. */
+static void spell_out_checkpoint_activations(struct train_options *options)
+{
+    if (!options->checkpoint_activations || options->recompute_activations) {
+        return;
+    }
+    set_default(options->recompute_granularity, "full");
+    if (strcmp(options->recompute_granularity, "full") == 0) {
+        set_default(options->recompute_method, "uniform");
+        if (options->recompute_num_layers == 0) {
+            options->recompute_num_layers = 1;
+        }
+    }
+}
+
+static enum status check_distribution(const struct train_options *options)
+{
+    if (!options->distribute_saved_activations) {
+        return STATUS_OK;
+    }
+    if (options->tensor_model_parallel_size == 1) {
+        return FAIL(STATUS_USAGE, "--distribute-saved-activations needs a "
+                                  "--tensor-model-parallel-size of more than 1");
+    }
+    if (strcmp(options->recompute_granularity, "full") != 0) {
+        return FAIL(STATUS_USAGE,
+                    "--distribute-saved-activations needs --recompute-granularity full, not %s",
+                    options->recompute_granularity);
+    }
+    return STATUS_OK;
+}
+
 /* --recompute-activations is Megatron's short form of the selective granularity. */
 static enum status plan_recompute(struct train_options *options, struct gpt_config *model)
 {
@@ -99,7 +138,9 @@ enum status train_layout_resolve(struct train_options *options, struct train_pla
 {
     enum status st = STATUS_OK;
 
+    spell_out_checkpoint_activations(options);
     TRY(st, plan_recompute(options, &plan->model), done);
+    TRY(st, check_distribution(options), done);
     TRY(st, plan_stages(options, plan), done);
 done:
     return st;

@@ -45,8 +45,14 @@ static const struct option_alias aliases[] = {
     {"warmup", "lr-warmup-fraction"},
     {"save-retain-interval", "keep-every"},
     {"check-for-nan", "check-for-nan-in-loss-and-grad"},
-    {"checkpoint-activations", "recompute-activations"},
-    {"use-checkpointing", "recompute-activations"},
+    {"use-checkpointing", "checkpoint-activations"},
+    {"checkpoint-granularity", "recompute-granularity"},
+    {"checkpoint-method", "recompute-method"},
+    {"checkpoint-num-layers", "recompute-num-layers"},
+    {"distribute-checkpointed-activations", "distribute-saved-activations"},
+    {"num-microbatches-in-minibatch", "gradient-accumulation-steps"},
+    {"override-lr-scheduler", "override-opt-param-scheduler"},
+    {"use-checkpoint-lr-scheduler", "use-checkpoint-opt-param-scheduler"},
 };
 
 const struct option_table train_options_table = {
@@ -126,6 +132,9 @@ static enum status plan_layout(const struct train_options *options, int world_si
                     "%d ranks are not a multiple of --tensor-model-parallel-size %lld x "
                     "--pipeline-model-parallel-size %lld",
                     world_size, (long long)tp, (long long)pp);
+    }
+    if (options->overlap_param_gather && !options->overlap_grad_reduce) {
+        return FAIL(STATUS_USAGE, "--overlap-param-gather needs --overlap-grad-reduce beside it");
     }
     *out_layout =
         (struct layout){.tp = (int)tp, .pp = (int)pp, .dp = (int)(world_size / (tp * pp))};

@@ -103,6 +103,18 @@ static size_t distance(const char *a, size_t a_length, const char *b)
     return row[b_length];
 }
 
+/* The nearer of `known` and *nearest, whose distance is *best. */
+static void consider(const char *name, size_t length, const char *known, const char **nearest,
+                     size_t *best)
+{
+    size_t far = strchr(known, '*') != NULL ? *best : distance(name, length, known);
+
+    if (far < *best) {
+        *best = far;
+        *nearest = known;
+    }
+}
+
 static enum status fail_unknown(const struct option_table *table, const char *name, size_t length)
 {
     const char *nearest = NULL;
@@ -110,11 +122,13 @@ static enum status fail_unknown(const struct option_table *table, const char *na
 
     if (length < NAME_MAX_LENGTH) {
         for (size_t i = 0; i < table->option_count; i++) {
-            size_t far = distance(name, length, table->options[i].name);
-            if (far < best) {
-                best = far;
-                nearest = table->options[i].name;
-            }
+            consider(name, length, table->options[i].name, &nearest, &best);
+        }
+        for (size_t i = 0; i < table->alias_count; i++) {
+            consider(name, length, table->aliases[i].name, &nearest, &best);
+        }
+        for (size_t i = 0; i < table->foreign_count; i++) {
+            consider(name, length, table->foreign[i].name, &nearest, &best);
         }
     }
     if (nearest == NULL) {
@@ -127,6 +141,10 @@ static enum status fail_unknown(const struct option_table *table, const char *na
 
 static enum status fail_bounds(const struct option *option, const char *text)
 {
+    if (option->min == option->max) {
+        return FAIL(STATUS_USAGE, "'--%s' is '%s', only %g is possible: %s", option->name, text,
+                    option->min, option->help);
+    }
     if (option->type == OPTION_INT) {
         return FAIL(STATUS_USAGE, "'--%s' is '%s', wanted an integer from %.0f to %.0f",
                     option->name, text, option->min, option->max);

@@ -21,6 +21,7 @@
 #include "ckpt/base/status.h"
 
 #define OPTIONS_TEXT_MAX 1024
+#define OPTIONS_PYTHON_MAX (4 * OPTIONS_TEXT_MAX + 8)
 
 enum option_type {
     OPTION_BOOL,   /* bool */
@@ -111,9 +112,11 @@ enum status options_read_item(const struct option_table *table, const struct opt
                               void *values, size_t *out_index) STATUS_MUST_CHECK;
 bool options_given(const struct option_table *table, const char *name, const void *values);
 void options_print_help(const struct option_table *table, bool all);
+/* A value as Python prints it: True, 6e-05, ['a', 'b'], None for what is not given. */
+void options_format_python(const struct option *option, const void *values,
+                           char out_text[OPTIONS_PYTHON_MAX]);
 /* Megatron's block between two rules: sorted "  name_of_it ...... value" lines dotted to width 48,
- * values as Python prints them (True, 6e-05, ['a', 'b'], None for what is not given). Source:
- * _print_args of Megatron-LM's arguments.py. */
+ * values as Python prints them. Source: _print_args of Megatron-LM's arguments.py. */
 void options_print_values(const struct option_table *table, const char *heading,
                           const void *values);
 /* Every option but the LOCAL ones: {"name": {"value": ..., "class": "FIXED"}, ...}. */

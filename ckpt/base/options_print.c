@@ -109,9 +109,9 @@ static int compare_options(const void *a, const void *b)
                   (*(const struct option *const *)b)->name);
 }
 
-/* As Python prints a float: the fewest digits that read back alike, at least one after the point,
- * an exponent below 1e-4 and from 1e16 on. */
-static void print_float(double value)
+/* The fewest digits that read back alike, at least one after the point, an exponent below 1e-4 and
+ * from 1e16 on. */
+static void format_python_float(double value, char *out_text, size_t bytes)
 {
     char digits[48];
     int places = 0;
@@ -121,37 +121,34 @@ static void print_float(double value)
     } while (strtod(digits, NULL) != value && ++places < 17);
     long exponent = strtol(strchr(digits, 'e') + 1, NULL, 10);
     if (value != 0 && (exponent < -4 || exponent >= 16)) {
-        (void)printf("%s", digits);
+        (void)snprintf(out_text, bytes, "%s", digits);
         return;
     }
-    (void)printf("%.*f", places - exponent > 1 ? (int)(places - exponent) : 1, value);
+    (void)snprintf(out_text, bytes, "%.*f", places - exponent > 1 ? (int)(places - exponent) : 1,
+                   value);
 }
 
-/* The words of a WORDS option as Python's list of texts. */
-static void print_words(const char *text)
+/* The words of a WORDS option as a list of texts; at most four times as long. */
+static void format_python_list(const char *text, char out_text[OPTIONS_PYTHON_MAX])
 {
-    bool is_open = false;
+    char *at = out_text;
 
-    (void)putchar('[');
+    *at++ = '[';
+    *at++ = '\'';
     for (; *text != '\0'; text++) {
-        if (!is_open) {
-            (void)putchar('\'');
-            is_open = true;
+        if (*text == ' ') {
+            memcpy(at, "', '", 4);
+            at += 4;
+        } else {
+            text += *text == '\\' && text[1] != '\0';
+            *at++ = *text;
         }
-        if (*text == '\\' && text[1] != '\0') {
-            text++;
-        } else if (*text == ' ') {
-            (void)printf("', ");
-            is_open = false;
-            continue;
-        }
-        (void)putchar(*text);
     }
-    (void)printf("%s]", is_open ? "'" : "");
+    memcpy(at, "']", 3);
 }
 
-/* A value in Python's words. */
-static void print_value(const struct option *option, const void *values)
+void options_format_python(const struct option *option, const void *values,
+                           char out_text[OPTIONS_PYTHON_MAX])
 {
     char text[OPTIONS_TEXT_MAX];
     const void *at = (const char *)values + option->offset;
@@ -159,15 +156,15 @@ static void print_value(const struct option *option, const void *values)
     options_format_value(option, values, text, sizeof text);
     if (text[0] == '\0' || (option_is_unset_number(option) && strcmp(text, "0") == 0) ||
         (option->type == OPTION_CHOICE && strcmp(text, "none") == 0)) {
-        (void)printf("None");
+        (void)snprintf(out_text, OPTIONS_PYTHON_MAX, "None");
     } else if (option->type == OPTION_BOOL) {
-        (void)printf("%s", *(const bool *)at ? "True" : "False");
+        (void)snprintf(out_text, OPTIONS_PYTHON_MAX, "%s", *(const bool *)at ? "True" : "False");
     } else if (option->type == OPTION_FLOAT) {
-        print_float(*(const double *)at);
+        format_python_float(*(const double *)at, out_text, OPTIONS_PYTHON_MAX);
     } else if (option->type == OPTION_WORDS) {
-        print_words(text);
+        format_python_list(text, out_text);
     } else {
-        (void)printf("%s", text);
+        (void)snprintf(out_text, OPTIONS_PYTHON_MAX, "%s", text);
     }
 }
 
@@ -192,6 +189,7 @@ void options_print_values(const struct option_table *table, const char *heading,
     qsort(sorted, table->option_count, sizeof *sorted, compare_options);
     printf("------------------------ %s ------------------------\n", heading);
     for (size_t i = 0; i < table->option_count; i++) {
+        char text[OPTIONS_PYTHON_MAX];
         int dots = VALUES_WIDTH - (int)strlen(sorted[i]->name);
         printf("  ");
         print_name(sorted[i]->name);
@@ -199,9 +197,8 @@ void options_print_values(const struct option_table *table, const char *heading,
         while (dots-- > 0) {
             (void)putchar('.');
         }
-        printf(" ");
-        print_value(sorted[i], values);
-        printf("\n");
+        options_format_python(sorted[i], values, text);
+        printf(" %s\n", text);
     }
     printf("-------------------- end of %s ---------------------\n", heading);
     (void)fflush(stdout);

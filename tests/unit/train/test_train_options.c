@@ -303,6 +303,14 @@ Test(train_options, recompute_follows_megatrons_rules)
     cr_assert_eq(resolve(1, "--train-iters", "1", NULL), STATUS_OK);
     cr_assert_eq(plan.model.recompute, GPT_RECOMPUTE_NONE);
     cr_assert_eq(resolve(1, "--train-iters", "1", "--checkpoint-activations", NULL), STATUS_OK);
+    cr_assert(plan.model.recompute == GPT_RECOMPUTE_UNIFORM && plan.model.recompute_layers == 1);
+    cr_assert_eq(resolve(1, "--train-iters", "1", "--checkpoint-activations",
+                         "--checkpoint-num-layers", "3", "--checkpoint-method", "block", NULL),
+                 STATUS_OK);
+    cr_assert(plan.model.recompute == GPT_RECOMPUTE_BLOCK && plan.model.recompute_layers == 3);
+    cr_assert_eq(resolve(1, "--train-iters", "1", "--checkpoint-activations",
+                         "--recompute-activations", NULL),
+                 STATUS_OK);
     cr_assert_eq(plan.model.recompute, GPT_RECOMPUTE_SELECTIVE);
     cr_assert_eq(resolve(1, "--train-iters", "1", "--recompute-granularity", "full",
                          "--recompute-method", "uniform", "--recompute-num-layers", "2", NULL),
