@@ -327,7 +327,7 @@ done
 ! ls overlap/rejected-* >/dev/null 2>&1 || fail 'commits of the owner were set aside'
 
 # Stopped and started again it ends as if nothing had been.
-straight=(--train-iters 60 --save straight --load straight --save-interval 1000)
+straight=(--train-iters 600 --save straight --load straight --save-interval 1000)
 starts straight.txt straight-run "${straight[@]}"
 ended $! 0 straight.txt
 undisturbed=$(final_hash)
