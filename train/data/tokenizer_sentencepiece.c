@@ -11,6 +11,7 @@
 
 #include "ckpt/base/fs.h"
 #include "ckpt/base/mem.h"
+#include "train/data/sentencepiece_check.h"
 #include "train/data/sentencepiece_model.h"
 #include "train/data/tokenizer.h"
 
@@ -19,9 +20,6 @@
 /* The library's memory for one text, 230 times as much, must fit. */
 #define TEXT_BYTES_MAX ((size_t)64 << 20)
 #define SPECIAL_TOKENS_MAX 7
-
-/* Fields of the message ModelProto (sentencepiece_model.proto). */
-enum model_field { FIELD_PIECES = 1, FIELD_TRAINER = 2, FIELD_NORMALIZER = 3 };
 
 struct special_token {
     const char *text; /* belongs to the model or is static */
@@ -38,53 +36,6 @@ struct sentencepiece_tokenizer {
     char *bytes;
 };
 
-static bool read_varint(const unsigned char **at, const unsigned char *end, uint64_t *out_value)
-{
-    *out_value = 0;
-    for (int shift = 0; *at < end && shift < 64; shift += 7) {
-        unsigned char byte = *(*at)++;
-
-        *out_value |= (uint64_t)(byte & 0x7f) << shift;
-        if (byte < 0x80) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Holds the outermost layer of the protobuf against the file's end. The library would take a file
- * that was cut between two pieces, and quietly give other ids: without a normaliser. */
-static enum status check_whole(const char *path, const char *bytes, size_t count)
-{
-    const unsigned char *at = (const unsigned char *)bytes, *end = at + count;
-    uint64_t tag = 0, length = 0;
-    size_t pieces = 0;
-    bool trainer = false, normalizer = false;
-
-    while (at < end) {
-        size_t begin = (size_t)((const char *)at - bytes);
-
-        if (!read_varint(&at, end, &tag) || (tag & 7) != 2 || !read_varint(&at, end, &length) ||
-            length > (uint64_t)(end - at)) {
-            return FAIL(STATUS_BAD_DATA,
-                        "'%s' is no SentencePiece model, or only a part of one: there is no whole "
-                        "field at byte %zu of %zu",
-                        path, begin, count);
-        }
-        at += length;
-        pieces += tag >> 3 == FIELD_PIECES;
-        trainer |= tag >> 3 == FIELD_TRAINER;
-        normalizer |= tag >> 3 == FIELD_NORMALIZER;
-    }
-    if (pieces == 0 || !trainer || !normalizer) {
-        return FAIL(STATUS_BAD_DATA,
-                    "'%s' is no SentencePiece model, or only a part of one: its %zu bytes hold %zu "
-                    "pieces, %s settings of the trainer, %s of the normaliser",
-                    path, count, pieces, trainer ? "the" : "no", normalizer ? "those" : "none");
-    }
-    return STATUS_OK;
-}
-
 static enum status load_model(const char *path, struct sentencepiece_model **out_model)
 {
     enum status st = STATUS_OK;
@@ -92,7 +43,7 @@ static enum status load_model(const char *path, struct sentencepiece_model **out
     size_t count = 0;
 
     TRY(st, fs_read_file(fs_posix(), path, MODEL_BYTES_MAX, &bytes, &count), done);
-    TRY(st, check_whole(path, bytes, count), done);
+    TRY(st, sentencepiece_check(path, bytes, count), done);
     TRY(st, sentencepiece_model_create(bytes, count, path, out_model), done);
 done:
     mem_free(&bytes);
