@@ -216,6 +216,28 @@ static void show_tensors(const struct manifest *manifest)
     }
 }
 
+static enum status setting_to_text(const cJSON *value, char **out_text)
+{
+    return value == NULL ? mem_copy_string(out_text, "(none)") : json_print_line(value, out_text);
+}
+
+static enum status show_settings(const struct manifest *manifest)
+{
+    enum status st = STATUS_OK;
+    const cJSON *option = NULL;
+
+    cJSON_ArrayForEach(option, manifest->options)
+    {
+        const char *class = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(option, "class"));
+        char *text = NULL;
+        TRY(st, setting_to_text(cJSON_GetObjectItemCaseSensitive(option, "value"), &text), done);
+        printf("  --%-44s %-8s %s\n", option->string, class == NULL ? "" : class, text);
+        mem_free(&text);
+    }
+done:
+    return st;
+}
+
 static enum status run_show(const void *values, const struct command_words *words)
 {
     enum status st = STATUS_OK;
@@ -242,6 +264,7 @@ static enum status run_show(const void *values, const struct command_words *word
            entry->manifest.compression);
     TRY(st, json_print_line(entry->manifest.state, &text), done);
     printf("  state %s\n", text);
+    TRY(st, show_settings(&entry->manifest), done);
     show_tensors(&entry->manifest);
 done:
     mem_free(&text);
@@ -400,11 +423,6 @@ static enum status run_export(const void *values, const struct command_words *wo
 done:
     close_picked(&picked);
     return st;
-}
-
-static enum status setting_to_text(const cJSON *value, char **out_text)
-{
-    return value == NULL ? mem_copy_string(out_text, "(none)") : json_print_line(value, out_text);
 }
 
 static void say_values(const struct diff_finding *finding)

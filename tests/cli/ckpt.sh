@@ -38,6 +38,7 @@ expect 0 'imported 141056 parameters' holdfast ckpt import "$refs/a" --save 'a s
 expect 0 'step_0000000' holdfast ckpt list 'a save'
 expect 0 '"type":"checkpoint","step":0' holdfast ckpt list 'a save' --json
 expect 0 'param/embedding.word_embeddings.weight' holdfast ckpt show 'a save'
+expect 0 '--num-layers                                   FIXED    2' holdfast ckpt show 'a save'
 expect 0 '[512, 64]' holdfast ckpt show 'a save/step_0000000'
 expect 0 '"manifest_hash"' holdfast ckpt show 'a save' --json --step 0
 for level in quick full deep; do

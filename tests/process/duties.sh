@@ -180,7 +180,15 @@ same 'a resume by --use-checkpoint-args' whole parts
 train 1 0 first.out "${old[@]}" --adam-eps 1e-6 --save eps --save-interval 6 --exit-interval 6
 train 1 0 args.out "${old[@]}" --use-checkpoint-args --load eps
 grep -qE 'adam_eps \.+ 1e-08' args.out || fail 'more is taken than what must be as it was' args.out
-train 1 14 args.out --use-checkpoint-args --load plan "${old[@]}" --num-layers 3
+train 1 14 args.out --use-checkpoint-args --load plan "${old[@]}" --num-layers 3 --seed 5
+says args.out "differs from 'plan/step_0000006': --num-layers is 3 here and 2 there, --seed is 5 here and"
+train 1 14 args.out --use-checkpoint-args --load plan "${old[@]}" --num-layers 3 --seed 5 --finetune
+says args.out "'plan/step_0000006': --num-layers is 3 here and 2 there; leave it out"
+train 2 0 first.out "${old[@]}" --tensor-model-parallel-size 2 --save halves --save-interval 6 \
+    --exit-interval 6
+train 2 0 args.out "${old[@]}" --load halves --use-checkpoint-args --use-mp-args-from-checkpoint-args
+says args.out 'TP 2 x PP 1 x DP 1 -> TP 2 x PP 1 x DP 1'
+train 1 2 args.out "${old[@]}" --load halves --use-mp-args-from-checkpoint-args
 train 1 2 args.out --use-checkpoint-args "${old[@]}"
 train 1 10 args.out --use-checkpoint-args --load nowhere "${old[@]}"
 

@@ -162,6 +162,8 @@ static const struct flag {
     {"no-save-rng", PASSED, NULL},
     {"no-load-rng", PASSED, NULL},
     {"use-checkpoint-args", REAL, "False"},
+    {"use-mp-args-from-checkpoint-args", REAL, "False"},
+    {"use-tokenizer-model-from-checkpoint-args", PASSED, NULL},
     {"exit-on-missing-checkpoint", REAL, "False"},
     {"pretrained-checkpoint", REFUSED, "x"},
     /* evaluation and log */
