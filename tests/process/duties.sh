@@ -132,28 +132,6 @@ says done.out '--finetune needs'
 [ "$(ls -d tuned/step_*)" = "$(printf '%s\n' tuned/step_0000006 tuned/step_0000012)" ] ||
     fail 'finetuning saved elsewhere'
 
-# --- Megatron's own script ------------------------------------------------------------------------
-
-# The flags of its GPT-3 example in its order, but for --fp16; sizes that fit here.
-vocabulary=$HOLDFAST_TEST_REFS/gpt2_tokenizer
-for ((i = 0; i < 200; i++)); do
-    echo "{\"text\": \"line $i of a text that is read again and again\"}"
-done >script.jsonl
-holdfast preprocess --input script.jsonl --output-prefix script --append-eod \
-    --vocab-file "$vocabulary/encoder.json" --merge-file "$vocabulary/vocab.bpe" 2>/dev/null
-timeout 60 holdfast run --nproc_per_node 4 -- train --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 \
-    --max-position-embeddings 16 --attention-backend auto --micro-batch-size 1 \
-    --global-batch-size 16 --rampup-batch-size 4 4 24 --train-iters 6 --weight-decay 0.1 \
-    --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.006 --clip-grad 1.0 --lr 6.0e-5 \
-    --lr-decay-style cosine --min-lr 6.0e-6 --lr-warmup-fraction .001 --lr-decay-iters 5 \
-    --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 \
-    --data-path script_text_document --vocab-file "$vocabulary/encoder.json" \
-    --merge-file "$vocabulary/vocab.bpe" --split 949,50,1 --log-interval 100 \
-    --save-interval 10000 --eval-interval 3 --save script --load script --eval-iters 1 \
-    --tensorboard-dir logs >script.out 2>&1 || fail 'the example script' script.out
-[ "$(sets script.out | tr '\n' ,)" = '3,6,6 on validation set,' ] || fail 'its validations' script.out
-[ -d script/step_0000006 ] || fail 'its checkpoint'
-
 # --- options from elsewhere ------------------------------------------------------------------------
 
 cat >run.yaml <<'EOF'
