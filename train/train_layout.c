@@ -114,8 +114,8 @@ static enum status plan_stages(const struct train_options *options, struct train
     return STATUS_OK;
 }
 
-void train_layout_stage_layers(const struct train_plan *plan, int stage, int *out_begin,
-                               int *out_end)
+/* The layers [*out_begin, *out_end) of a stage if it were not cut into chunks. */
+static void stage_layers(const struct train_plan *plan, int stage, int *out_begin, int *out_end)
 {
     int first = plan->first_stage_layers, last = plan->last_stage_layers;
     int layers = plan->model.layers, stages = plan->layout.pp;
@@ -134,6 +134,95 @@ void train_layout_stage_layers(const struct train_plan *plan, int stage, int *ou
     }
 }
 
+static enum status count_chunks(const struct train_options *options, const struct train_plan *plan,
+                                long long *out_chunks)
+{
+    long long each = (long long)options->num_layers_per_virtual_pipeline_stage;
+    long long layers = (long long)options->num_layers, stages = plan->layout.pp;
+
+    *out_chunks = (long long)options->num_virtual_stages_per_pipeline_rank;
+    if (each == 0) {
+        return STATUS_OK;
+    }
+    if (*out_chunks > 0) {
+        return FAIL(STATUS_USAGE,
+                    "--num-layers-per-virtual-pipeline-stage %lld and "
+                    "--num-virtual-stages-per-pipeline-rank %lld exclude each other",
+                    each, *out_chunks);
+    }
+    if (plan->first_stage_layers > 0 || plan->last_stage_layers > 0) {
+        return FAIL(STATUS_USAGE,
+                    "--num-layers-per-virtual-pipeline-stage %lld needs stages of equal size: with "
+                    "--decoder-first-pipeline-num-layers %d and --decoder-last-pipeline-num-layers "
+                    "%d give --num-virtual-stages-per-pipeline-rank",
+                    each, plan->first_stage_layers, plan->last_stage_layers);
+    }
+    if (layers % (stages * each) != 0) {
+        return FAIL(STATUS_USAGE,
+                    "--num-layers %lld is not a multiple of --pipeline-model-parallel-size %lld x "
+                    "--num-layers-per-virtual-pipeline-stage %lld",
+                    layers, stages, each);
+    }
+    *out_chunks = layers / stages / each;
+    return STATUS_OK;
+}
+
+/* Megatron's interleaved schedule: each stage holds several chunks of layers. */
+static enum status plan_chunks(const struct train_options *options, struct train_plan *plan)
+{
+    enum status st = STATUS_OK;
+    long long chunks = 0;
+    int64_t at_once = options->micro_batch_size * plan->layout.dp;
+
+    TRY(st, count_chunks(options, plan, &chunks), done);
+    plan->chunks = chunks > 1 ? (int)chunks : 1;
+    if (chunks > 0 && plan->layout.pp == 1) {
+        return FAIL(STATUS_USAGE,
+                    "%lld virtual stages need a --pipeline-model-parallel-size of more than 1",
+                    chunks);
+    }
+    for (int stage = 0; plan->chunks > 1 && stage < plan->layout.pp; stage++) {
+        int begin, end;
+        stage_layers(plan, stage, &begin, &end);
+        if ((end - begin) % plan->chunks != 0) {
+            return FAIL(STATUS_USAGE, "%d virtual stages do not divide the %d layers of stage %d",
+                        plan->chunks, end - begin, stage);
+        }
+    }
+    for (size_t i = 0; plan->chunks > 1 && i < plan->batch.count; i++) {
+        int64_t micro_batches = plan->batch.stages[i].batch / at_once;
+        if (micro_batches % plan->layout.pp != 0) {
+            return FAIL(STATUS_USAGE,
+                        "number of microbatches (%lld) is not divisible by "
+                        "pipeline-model-parallel-size (%d) when using interleaved schedule: "
+                        "--global-batch-size %lld is %lld x --micro-batch-size %lld x DP %d",
+                        (long long)micro_batches, plan->layout.pp,
+                        (long long)plan->batch.stages[i].batch, (long long)micro_batches,
+                        (long long)options->micro_batch_size, plan->layout.dp);
+        }
+    }
+done:
+    return st;
+}
+
+struct gpt_stage train_layout_stage(const struct train_plan *plan, struct coords coords,
+                                    struct comm *tp)
+{
+    struct gpt_stage stage = {.chunks = plan->chunks,
+                              .chunk_stride = plan->model.layers / plan->chunks,
+                              .is_first = coords.pp == 0,
+                              .is_last = coords.pp == plan->layout.pp - 1,
+                              .tp_rank = coords.tp,
+                              .tp_size = plan->layout.tp,
+                              .tp = tp};
+
+    /* All stages' layers divide by the chunks, so those before this stage do too. */
+    stage_layers(plan, coords.pp, &stage.layer_begin, &stage.layer_end);
+    stage.layer_begin /= plan->chunks;
+    stage.layer_end /= plan->chunks;
+    return stage;
+}
+
 enum status train_layout_resolve(struct train_options *options, struct train_plan *plan)
 {
     enum status st = STATUS_OK;
@@ -142,6 +231,7 @@ enum status train_layout_resolve(struct train_options *options, struct train_pla
     TRY(st, plan_recompute(options, &plan->model), done);
     TRY(st, check_distribution(options), done);
     TRY(st, plan_stages(options, plan), done);
+    TRY(st, plan_chunks(options, plan), done);
 done:
     return st;
 }

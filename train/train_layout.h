@@ -8,13 +8,14 @@
 
 #include "train/train_options.h"
 
-/* Checks the flags of recompute and of the stages' sizes and writes them into `plan`, whose layout
- * and model are set.
+/* Checks the flags of recompute, of the stages' sizes and of their chunks and writes them into
+ * `plan`, whose layout, model and batch are set.
  * STATUS_USAGE names flags and numbers. Pure. */
 enum status train_layout_resolve(struct train_options *options, struct train_plan *plan)
     STATUS_MUST_CHECK;
-/* The layers [*out_begin, *out_end) of a stage. */
-void train_layout_stage_layers(const struct train_plan *plan, int stage, int *out_begin,
-                               int *out_end);
+/* The part of the model that the rank at `coords` holds; `tp` is its TP group. With several chunks
+ * every stage's layers are cut into equal ones, and the model passes all stages once for each. */
+struct gpt_stage train_layout_stage(const struct train_plan *plan, struct coords coords,
+                                    struct comm *tp);
 
 #endif

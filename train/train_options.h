@@ -45,6 +45,7 @@ struct train_plan {
     struct lr_schedule schedule;
     struct batch_schedule batch;
     int first_stage_layers, last_stage_layers; /* 0: an even share; see train_layout.h */
+    int chunks;                                /* of each stage; 1: not interleaved */
     int64_t micro_batches;                     /* of one DP rank in the largest step */
     uint64_t train_steps;
     uint64_t train_samples; /* that these steps consume */

@@ -20,6 +20,7 @@
 #include "train/optim/grads.h"
 #include "train/optim/optimizer.h"
 #include "train/parallel/pipeline.h"
+#include "train/parallel/schedule.h"
 #include "train/parallel/topology.h"
 #include "train/spike.h"
 #include "train/train_ckpt.h"
@@ -103,14 +104,12 @@ static enum status create_model(struct trainer *trainer)
     enum status st = STATUS_OK;
     const struct train_plan *plan = trainer->config.plan;
     const struct topology *topology = &trainer->topology;
-    struct gpt_stage stage = {.is_first = topology->coords.pp == 0,
-                              .is_last = topology->coords.pp == plan->layout.pp - 1,
-                              .tp_rank = topology->coords.tp,
-                              .tp_size = plan->layout.tp,
-                              .tp = topology->tp};
-    int slots = pipeline_slots(topology->coords.pp, plan->layout.pp, (int)plan->micro_batches);
+    struct schedule_shape shape = {.stages = plan->layout.pp,
+                                   .chunks = plan->chunks,
+                                   .micro_batches = (int)plan->micro_batches};
+    struct gpt_stage stage = train_layout_stage(plan, topology->coords, topology->tp);
+    int slots = schedule_slots(&shape, topology->coords.pp);
 
-    train_layout_stage_layers(plan, topology->coords.pp, &stage.layer_begin, &stage.layer_end);
     TRY(st, gpt_create(&plan->model, &stage, trainer->device, slots, &trainer->gpt), done);
     TRY(st, gpt_init_params(trainer->gpt), done);
 done:
@@ -159,6 +158,7 @@ static enum status use_batch(struct trainer *trainer, int64_t batch)
     struct pipeline_config config = {.gpt = trainer->gpt,
                                      .device = trainer->device,
                                      .topology = &trainer->topology,
+                                     .chunks = plan->chunks,
                                      .micro_batches = (int)micro_batches,
                                      .on_micro_batch = show_micro_batch,
                                      .context = trainer};

@@ -77,8 +77,8 @@ static enum status step(struct device *device, struct gpt *gpt, float *moments[2
     enum status st = STATUS_OK;
 
     TRY(st, device->ops->fill_zero(device, gpt_grad_data(gpt), count * sizeof(float)), done);
-    TRY(st, gpt_forward(gpt, 0, batch, NULL, NULL, out_loss), done);
-    TRY(st, gpt_backward(gpt, 0, batch, NULL, NULL), done);
+    TRY(st, gpt_forward(gpt, 0, 0, batch, NULL, NULL, out_loss), done);
+    TRY(st, gpt_backward(gpt, 0, 0, batch, NULL, NULL), done);
     TRY(st, device->ops->sum_of_squares(device, gpt_grad_data(gpt), count, &squares), done);
     struct adamw_args args = {
         .learning_rate = 6e-4f,

@@ -197,7 +197,7 @@ static void check_evaluation(const char *name)
     read_ref(name, "token_loss.npy", &want_losses);
     split_rows(ids.elements, 2, 128, tokens, labels);
     struct gpt_batch batch = {.tokens = tokens, .labels = labels};
-    must(gpt_forward(f.gpt, 0, &batch, NULL, NULL, &sum));
+    must(gpt_forward(f.gpt, 0, 0, &batch, NULL, NULL, &sum));
     must(gpt_token_losses(f.gpt, 0, losses));
     must(gpt_logits(f.gpt, 0, 0, 256, logits));
 
@@ -256,8 +256,8 @@ static double run_step(struct fixture *f, const int32_t *rows, int accum, int st
         double sum = 0.0;
 
         split_rows(rows + micro * rows_each * 65, rows_each, 64, tokens, labels);
-        must(gpt_forward(f->gpt, 0, &batch, NULL, NULL, &sum));
-        must(gpt_backward(f->gpt, 0, &batch, NULL, NULL));
+        must(gpt_forward(f->gpt, 0, 0, &batch, NULL, NULL, &sum));
+        must(gpt_backward(f->gpt, 0, 0, &batch, NULL, NULL));
         total += sum;
     }
     return total / (4 * 64);

@@ -10,7 +10,7 @@
 
 #define TIMEOUT_S 60
 #define STEPS 20
-#define WORDS_MAX 8
+#define WORDS_MAX 12
 #define TOLERANCE 1e-5 /* relative, in float32 */
 
 /* Words and how many: the last two arguments of ranks_add. */
@@ -114,6 +114,26 @@ Test(train_layouts, stages_of_unequal_size_are_one_rank)
          1,
          {"--decoder-first-pipeline-num-layers", "3", "--decoder-last-pipeline-num-layers", "5",
           NULL}},
+    };
+
+    EXPECT_ONE_RANK(setups);
+}
+
+#define CHUNKS(count) "--num-virtual-stages-per-pipeline-rank", count
+
+Test(train_layouts, interleaved_stages_are_one_rank)
+{
+    static const struct setup setups[] = {
+        {1, 2, 1, {CHUNKS("2"), NULL}},
+        {1, 4, 1, {CHUNKS("2"), NULL}},
+        {2, 2, 2, {"--num-layers-per-virtual-pipeline-stage", "2", NULL}},
+        {2, 2, 1, {CHUNKS("2"), "--recompute-activations", NULL}},
+        {1, 2, 2, {CHUNKS("4"), NULL}},
+        {1,
+         2,
+         2,
+         {CHUNKS("2"), "--decoder-first-pipeline-num-layers", "2", "--recompute-granularity",
+          "full", "--recompute-method", "block", "--recompute-num-layers", "1", NULL}},
     };
 
     EXPECT_ONE_RANK(setups);

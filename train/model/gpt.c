@@ -101,6 +101,7 @@ static struct gpt_sizes sizes_of(const struct gpt_config *c, const struct gpt_st
         .C = c->hidden,
         .D = c->hidden / c->heads,
         .layers = layers,
+        .chunks = s->chunks > 1 ? s->chunks : 1,
         .C_part = c->hidden / s->tp_size,
         .F_part = c->ffn_hidden / s->tp_size,
         .F_stride = row_stride(c->ffn_hidden / s->tp_size),
@@ -153,8 +154,8 @@ static void lay_out_slot(const struct gpt *gpt, struct arena *arena, struct gpt_
         } else if (gpt_ends_group(n, layer)) {
             acts.output = take_floats(arena, n->R, n->C);
         }
-        if (slot->layers != NULL) {
-            slot->layers[layer] = acts;
+        for (int chunk = 0; chunk < n->chunks && slot->layers != NULL; chunk++) {
+            slot->layers[chunk * n->layers + layer] = acts;
         }
     }
     if (gpt->stage.is_first) {
@@ -208,12 +209,13 @@ static void share_again(const struct gpt *gpt, struct gpt_slot *slot)
 {
     const struct gpt_sizes *n = &gpt->sizes;
 
-    for (int layer = 0; layer < n->layers; layer++) {
+    for (int layer = 0; layer < n->chunks * n->layers; layer++) {
         struct gpt_layer_acts *acts = &slot->layers[layer];
+        int place = layer % n->layers;
 
-        if (layer < n->again) {
+        if (place < n->again) {
             float *output = acts->output;
-            *acts = gpt->again[layer % n->group];
+            *acts = gpt->again[place % n->group];
             acts->output = output != NULL ? output : acts->output;
         } else if (gpt->config.recompute == GPT_RECOMPUTE_SELECTIVE) {
             acts->stats = gpt->again[0].stats;
@@ -267,7 +269,8 @@ static enum status allocate(struct gpt *gpt)
     for (int i = 0; i < gpt->slot_count; i++) {
         struct gpt_slot *slot = &gpt->slots[i];
 
-        TRY(st, mem_alloc(&slot->layers, (size_t)n->layers, sizeof(*slot->layers)), done);
+        TRY(st, mem_alloc(&slot->layers, (size_t)(n->chunks * n->layers), sizeof(*slot->layers)),
+            done);
         lay_out_slot(gpt, &arena, slot);
         share_again(gpt, slot);
     }
@@ -286,6 +289,10 @@ enum status gpt_create(const struct gpt_config *config, const struct gpt_stage *
     CHECK(stage->tp_rank >= 0 && stage->tp_rank < stage->tp_size);
     CHECK(stage->layer_begin >= 0 && stage->layer_begin <= stage->layer_end &&
           stage->layer_end <= config->layers);
+    CHECK(stage->chunks <= 1 ||
+          (stage->layer_begin < stage->layer_end &&
+           stage->layer_end - stage->layer_begin <= stage->chunk_stride &&
+           stage->layer_end + (stage->chunks - 1) * stage->chunk_stride <= config->layers));
     TRY(st, check_config(config, stage), done);
     TRY(st, mem_alloc(&gpt, 1, sizeof(*gpt)), done);
     gpt->config = *config;
@@ -428,14 +435,42 @@ enum gpt_tensor gpt_output_tensor(const struct gpt *gpt)
     return gpt->config.untied ? GPT_OUTPUT : GPT_WORD;
 }
 
-bool gpt_ends_group(const struct gpt_sizes *sizes, int layer)
+bool gpt_begins(const struct gpt *gpt, int chunk)
 {
-    return layer < sizes->again && (layer + 1 == sizes->again || (layer + 1) % sizes->group == 0);
+    return gpt->stage.is_first && chunk == 0;
 }
 
-const float *gpt_layer_input(const struct gpt_slot *slot, int layer)
+bool gpt_ends(const struct gpt *gpt, int chunk)
 {
-    return layer == 0 ? slot->input : slot->layers[layer - 1].output;
+    return gpt->stage.is_last && chunk == gpt->sizes.chunks - 1;
+}
+
+bool gpt_ends_group(const struct gpt_sizes *sizes, int layer)
+{
+    int place = layer % sizes->layers;
+
+    return place < sizes->again && (place + 1 == sizes->again || (place + 1) % sizes->group == 0);
+}
+
+const float *gpt_layer_input(const struct gpt *gpt, const struct gpt_slot *slot, int layer)
+{
+    return layer % gpt->sizes.layers == 0 ? slot->input : slot->layers[layer - 1].output;
+}
+
+const float *gpt_chunk_output(const struct gpt *gpt, const struct gpt_slot *slot, int chunk)
+{
+    int layers = gpt->sizes.layers;
+
+    return layers == 0 ? slot->input : slot->layers[chunk * layers + layers - 1].output;
+}
+
+/* The global number of a layer; 0 for the embedding of a stage without layers. */
+static int global_layer(const struct gpt *gpt, int layer)
+{
+    int layers = gpt->sizes.layers;
+
+    return gpt->stage.layer_begin +
+           (layers == 0 ? 0 : layer / layers * gpt->stage.chunk_stride + layer % layers);
 }
 
 struct device_dropout gpt_dropout(const struct gpt *gpt, const struct gpt_batch *batch, int layer,
@@ -448,7 +483,7 @@ struct device_dropout gpt_dropout(const struct gpt *gpt, const struct gpt_batch 
         .probability = batch->is_training ? probability : 0.0f,
         .seed = gpt->config.seed,
         .step = batch->step,
-        .layer = (uint32_t)(gpt->stage.layer_begin + layer),
+        .layer = (uint32_t)global_layer(gpt, layer),
         .site = (uint32_t)site,
         .first_sample = batch->first_sample,
         .T = gpt->sizes.T,

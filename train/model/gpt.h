@@ -2,8 +2,9 @@
  *
  * Before it: data/ (tokens), parallel/pipeline (which micro-batch, forward or backward). After it:
  * optim/grads. A struct gpt is the part of the model that one rank holds: the layers of its
- * pipeline stage, cut by tensor parallelism. It owns two flat float32 arrays, parameters and
- * gradients, of equal layout; each tensor starts on a multiple of GPT_PARAM_ALIGN elements.
+ * pipeline stage, in one chunk or several, cut by tensor parallelism. It owns two flat float32
+ * arrays, parameters and gradients, of equal layout; each tensor starts on a multiple of
+ * GPT_PARAM_ALIGN elements.
  *
  * Tensor parallelism: column-parallel QKV (by heads) and fc1, row-parallel projection and fc2
  * (outputs summed over TP, biases added after the sum), vocabulary-parallel embedding and
@@ -52,10 +53,14 @@ struct gpt_config {
     int recompute_layers; /* of UNIFORM and BLOCK, at least 1 */
 };
 
-/* Which part of the model this rank holds. */
+/* Which part of the model this rank holds: `chunks` chunks of layers, of equal sizes and distances.
+ * The first stage has the embedding before its first chunk, the last one the final norm and the
+ * output behind its last. */
 struct gpt_stage {
-    int layer_begin, layer_end; /* global layer numbers */
-    bool is_first, is_last;     /* has the embedding; has the final norm and the output */
+    int layer_begin, layer_end; /* of the first chunk: global layer numbers */
+    int chunks;                 /* 0: one */
+    int chunk_stride;           /* from a layer to the same one of the next chunk */
+    bool is_first, is_last;
     int tp_rank, tp_size;
     struct comm *tp; /* may be NULL for tp_size 1 */
 };
@@ -102,8 +107,8 @@ struct gpt_batch {
 
 struct gpt;
 
-/* `slots` micro-batches may be in flight (forward done, backward not): 1 without a pipeline.
- * Allocates everything once. */
+/* `slots` micro-batches may be in flight (forward done, backward not), each in a chunk of its own
+ * choice: 1 without a pipeline. Allocates everything once. */
 enum status gpt_create(const struct gpt_config *config, const struct gpt_stage *stage,
                        struct device *device, int slots, struct gpt **out_gpt) STATUS_MUST_CHECK;
 void gpt_destroy(struct gpt **gpt);
@@ -122,21 +127,21 @@ enum status gpt_init_params(struct gpt *gpt) STATUS_MUST_CHECK;
 
 /* Activations between stages are [B,T,C] float32 device memory: gpt_activation_bytes each. */
 size_t gpt_activation_bytes(const struct gpt *gpt);
-/* Runs the stage on one micro-batch and keeps what backward needs in `slot`. `input` is the
- * previous stage's output (NULL on the first stage); `out_activation` the memory for this stage's
- * output (NULL on the last). On the last stage *out_loss_sum is the sum of masked token losses,
- * the same on every TP rank; elsewhere it is 0.
+/* Runs a chunk of the stage on one micro-batch and keeps what backward needs in `slot`. `input` is
+ * the output of the model before it (not read where the model begins); `out_activation` the memory
+ * for its own output (not written where the model ends). There *out_loss_sum is the sum of masked
+ * token losses, the same on every TP rank; elsewhere it is 0.
  * The logits are never whole: head, loss and the head's gradients go by chunks of rows, so in
  * training the output matrix's gradient (tied: the word embedding's) is added here already, and
  * only the gradient of the last hidden states waits in the slot for gpt_backward.
  * A token or label outside the vocabulary is STATUS_BAD_DATA. */
-enum status gpt_forward(struct gpt *gpt, int slot, const struct gpt_batch *batch,
+enum status gpt_forward(struct gpt *gpt, int chunk, int slot, const struct gpt_batch *batch,
                         const float *input, float *out_activation, double *out_loss_sum)
     STATUS_MUST_CHECK;
-/* Adds to the gradients; `batch` as in gpt_forward of the slot. `grad_output` is
- * d/d(out_activation) from the next stage (NULL on the last); `out_grad_input` takes d/d(input)
- * (NULL on the first). */
-enum status gpt_backward(struct gpt *gpt, int slot, const struct gpt_batch *batch,
+/* Adds to the gradients; `chunk` and `batch` as in gpt_forward of the slot. `grad_output` is
+ * d/d(out_activation) (not read where the model ends); `out_grad_input` takes d/d(input) (not
+ * written where it begins). */
+enum status gpt_backward(struct gpt *gpt, int chunk, int slot, const struct gpt_batch *batch,
                          const float *grad_output, float *out_grad_input) STATUS_MUST_CHECK;
 
 /* Of the micro-batch last run in `slot` on the last stage: the B x T masked token losses, and the

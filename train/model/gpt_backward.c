@@ -1,4 +1,4 @@
-/* Backward of one stage, branch by branch in the reverse order of gpt_forward.c.
+/* Backward of one chunk of a stage, branch by branch in the reverse order of gpt_forward.c.
  *
  * `dresidual` is the gradient of the residual stream. A branch takes its own gradient from it
  * (through the dropout), and the norm at the branch's begin adds the branch's part back.
@@ -96,29 +96,30 @@ static enum status attention_backward(struct gpt *gpt, const struct gpt_slot *sl
     TRY(st,
         ops->layernorm_backward(
             gpt->device, gpt->dresidual, gpt_grad_of(gpt, GPT_NORM1_WEIGHT, layer),
-            gpt_grad_of(gpt, GPT_NORM1_BIAS, layer), gpt->dinput, gpt_layer_input(slot, layer),
+            gpt_grad_of(gpt, GPT_NORM1_BIAS, layer), gpt->dinput, gpt_layer_input(gpt, slot, layer),
             gpt_param_of(gpt, GPT_NORM1_WEIGHT, layer), acts->mean1, acts->rstd1, n->R, n->C),
         done);
 done:
     return st;
 }
 
-/* dresidual at the stage's end. */
-static enum status start(struct gpt *gpt, const struct gpt_slot *slot, const float *grad_output)
+/* dresidual at the chunk's end. */
+static enum status start(struct gpt *gpt, int chunk, const struct gpt_slot *slot,
+                         const float *grad_output)
 {
     const struct gpt_sizes *n = &gpt->sizes;
     const struct device_ops *ops = gpt->device->ops;
     size_t bytes = gpt_activation_bytes(gpt);
     enum status st = STATUS_OK;
 
-    if (!gpt->stage.is_last) {
+    if (!gpt_ends(gpt, chunk)) {
         return ops->copy(gpt->device, gpt->dresidual, grad_output, bytes);
     }
     TRY(st, ops->fill_zero(gpt->device, gpt->dresidual, bytes), done);
     TRY(st,
         ops->layernorm_backward(
             gpt->device, gpt->dresidual, gpt_grad_of(gpt, GPT_NORM_WEIGHT, 0),
-            gpt_grad_of(gpt, GPT_NORM_BIAS, 0), slot->dnorm, gpt_layer_input(slot, n->layers),
+            gpt_grad_of(gpt, GPT_NORM_BIAS, 0), slot->dnorm, gpt_chunk_output(gpt, slot, chunk),
             gpt_param_of(gpt, GPT_NORM_WEIGHT, 0), slot->mean, slot->rstd, n->R, n->C),
         done);
 done:
@@ -143,26 +144,28 @@ done:
     return st;
 }
 
-enum status gpt_backward(struct gpt *gpt, int slot_index, const struct gpt_batch *batch,
+enum status gpt_backward(struct gpt *gpt, int chunk, int slot_index, const struct gpt_batch *batch,
                          const float *grad_output, float *out_grad_input)
 {
+    int first = chunk * gpt->sizes.layers;
     struct gpt_slot *slot = &gpt->slots[slot_index];
     const struct device_ops *ops = gpt->device->ops;
     enum status st = STATUS_OK;
 
     CHECK(slot_index >= 0 && slot_index < gpt->slot_count && batch->is_training);
-    CHECK(gpt->stage.is_last || grad_output != NULL);
-    CHECK(gpt->stage.is_first || out_grad_input != NULL);
-    TRY(st, start(gpt, slot, grad_output), done);
-    for (int layer = gpt->sizes.layers - 1; layer >= 0; layer--) {
+    CHECK(chunk >= 0 && chunk < gpt->sizes.chunks);
+    CHECK(gpt_ends(gpt, chunk) || grad_output != NULL);
+    CHECK(gpt_begins(gpt, chunk) || out_grad_input != NULL);
+    TRY(st, start(gpt, chunk, slot, grad_output), done);
+    for (int layer = first + gpt->sizes.layers - 1; layer >= first; layer--) {
         if (gpt_ends_group(&gpt->sizes, layer)) {
-            int begin = layer / gpt->sizes.group * gpt->sizes.group;
+            int begin = first + (layer - first) / gpt->sizes.group * gpt->sizes.group;
             TRY(st, gpt_make_again(gpt, slot, batch, begin, layer + 1), done);
         }
         TRY(st, mlp_backward(gpt, slot, batch, layer), done);
         TRY(st, attention_backward(gpt, slot, batch, layer), done);
     }
-    if (gpt->stage.is_first) {
+    if (gpt_begins(gpt, chunk)) {
         TRY(st, embedding_backward(gpt, slot, batch), done);
     } else {
         TRY(st, ops->copy(gpt->device, out_grad_input, gpt->dresidual, gpt_activation_bytes(gpt)),

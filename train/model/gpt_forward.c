@@ -1,4 +1,4 @@
-/* Forward of one stage.
+/* Forward of one chunk of a stage.
  *
  * Before it: data/ or the previous stage. After it: gpt_head.c on the last stage, else the next
  * stage; then gpt_backward.c from what the slot keeps.
@@ -17,16 +17,17 @@ struct norm {
     float *out, *mean, *rstd;
 };
 
-/* The norm that reads the residual stream before layer `layer` (counted from the stage's first). */
-static struct norm norm_before(const struct gpt *gpt, const struct gpt_slot *slot, int layer)
+/* The norm that reads the residual stream before a layer, or behind the chunk's last. */
+static struct norm norm_before(const struct gpt *gpt, const struct gpt_slot *slot, int chunk,
+                               int layer)
 {
-    if (layer < gpt->sizes.layers) {
+    if (layer < (chunk + 1) * gpt->sizes.layers) {
         const struct gpt_layer_acts *acts = &slot->layers[layer];
         return (struct norm){gpt_param_of(gpt, GPT_NORM1_WEIGHT, layer),
                              gpt_param_of(gpt, GPT_NORM1_BIAS, layer), acts->norm1, acts->mean1,
                              acts->rstd1};
     }
-    if (gpt->stage.is_last) {
+    if (gpt_ends(gpt, chunk)) {
         return (struct norm){gpt_param_of(gpt, GPT_NORM_WEIGHT, 0),
                              gpt_param_of(gpt, GPT_NORM_BIAS, 0), slot->norm, slot->mean,
                              slot->rstd};
@@ -83,7 +84,7 @@ static enum status attention(struct gpt *gpt, const struct gpt_slot *slot,
         done);
     TRY(st, gpt_sum_over_tp(gpt, gpt->branch, (size_t)n->R * (size_t)n->C), done);
     TRY(st,
-        join(gpt, acts->middle, gpt_layer_input(slot, layer),
+        join(gpt, acts->middle, gpt_layer_input(gpt, slot, layer),
              gpt_param_of(gpt, GPT_PROJ_BIAS, layer), &norm2, &on_output),
         done);
 done:
@@ -116,7 +117,7 @@ static enum status mlp(struct gpt *gpt, const struct gpt_slot *slot, const struc
     const struct gpt_sizes *n = &gpt->sizes;
     const struct gpt_layer_acts *acts = &slot->layers[layer];
     struct device_dropout on_output = gpt_dropout(gpt, batch, layer, GPT_SITE_MLP_OUTPUT);
-    struct norm next = norm_before(gpt, slot, layer + 1);
+    struct norm next = norm_before(gpt, slot, layer / n->layers, layer + 1);
     enum status st = STATUS_OK;
 
     TRY(st, mlp_inside(gpt, slot, layer), done);
@@ -161,9 +162,9 @@ static enum status copy_starts(struct gpt *gpt, int32_t *to, const int32_t *star
     return gpt->device->ops->copy_in(gpt->device, to, starts, (size_t)n->R * sizeof(int32_t));
 }
 
-/* Checks and copies the batch to the device, then makes the stage's input. */
-static enum status begin_slot(struct gpt *gpt, struct gpt_slot *slot, const struct gpt_batch *batch,
-                              const float *input)
+/* Checks and copies the batch to the device, then makes the chunk's input. */
+static enum status begin_slot(struct gpt *gpt, int chunk, struct gpt_slot *slot,
+                              const struct gpt_batch *batch, const float *input)
 {
     const struct gpt_sizes *n = &gpt->sizes;
     const struct device_ops *ops = gpt->device->ops;
@@ -171,7 +172,7 @@ static enum status begin_slot(struct gpt *gpt, struct gpt_slot *slot, const stru
     enum status st = STATUS_OK;
 
     TRY(st, copy_starts(gpt, slot->attention_starts, batch->attention_starts), done);
-    if (gpt->stage.is_last) {
+    if (gpt_ends(gpt, chunk)) {
         TRY(st, check_ids(gpt, batch->labels, "label"), done);
         TRY(st,
             ops->copy_in(gpt->device, slot->labels, batch->labels, (size_t)n->R * sizeof(int32_t)),
@@ -183,7 +184,7 @@ static enum status begin_slot(struct gpt *gpt, struct gpt_slot *slot, const stru
                 done);
         }
     }
-    if (!gpt->stage.is_first) {
+    if (!gpt_begins(gpt, chunk)) {
         TRY(st, ops->copy(gpt->device, slot->input, input, count * sizeof(float)), done);
         goto done;
     }
@@ -205,17 +206,18 @@ done:
 }
 
 /* The norm of the stream that enters `layer`, where no branch's end makes it on the way. */
-static enum status begin_layers(struct gpt *gpt, const struct gpt_slot *slot, int layer)
+static enum status begin_layers(struct gpt *gpt, const struct gpt_slot *slot, int chunk, int layer)
 {
     const struct gpt_sizes *n = &gpt->sizes;
-    struct norm first = norm_before(gpt, slot, layer);
+    struct norm first = norm_before(gpt, slot, chunk, layer);
 
     if (first.out == NULL) {
         return STATUS_OK;
     }
     return gpt->device->ops->layernorm_forward(
-        gpt->device, first.out, first.mean, first.rstd, gpt_layer_input(slot, layer), first.weight,
-        first.bias, n->R, n->C, gpt->config.layernorm_epsilon);
+        gpt->device, first.out, first.mean, first.rstd,
+        n->layers == 0 ? slot->input : gpt_layer_input(gpt, slot, layer), first.weight, first.bias,
+        n->R, n->C, gpt->config.layernorm_epsilon);
 }
 
 /* The last layer's output was kept, so nothing behind its GELU is needed; and the norm that follows
@@ -225,7 +227,7 @@ enum status gpt_make_again(struct gpt *gpt, const struct gpt_slot *slot,
 {
     enum status st = STATUS_OK;
 
-    TRY(st, begin_layers(gpt, slot, layer_begin), done);
+    TRY(st, begin_layers(gpt, slot, layer_begin / gpt->sizes.layers, layer_begin), done);
     for (int layer = layer_begin; layer < layer_end; layer++) {
         TRY(st, attention(gpt, slot, batch, layer), done);
         if (layer + 1 < layer_end) {
@@ -238,29 +240,30 @@ done:
     return st;
 }
 
-enum status gpt_forward(struct gpt *gpt, int slot_index, const struct gpt_batch *batch,
+enum status gpt_forward(struct gpt *gpt, int chunk, int slot_index, const struct gpt_batch *batch,
                         const float *input, float *out_activation, double *out_loss_sum)
 {
-    const struct gpt_sizes *n = &gpt->sizes;
+    int begin = chunk * gpt->sizes.layers;
     const struct device_ops *ops = gpt->device->ops;
     struct gpt_slot *slot = &gpt->slots[slot_index];
     enum status st = STATUS_OK;
 
     CHECK(slot_index >= 0 && slot_index < gpt->slot_count);
-    CHECK(gpt->stage.is_first || input != NULL);
-    CHECK(gpt->stage.is_last || out_activation != NULL);
+    CHECK(chunk >= 0 && chunk < gpt->sizes.chunks);
+    CHECK(gpt_begins(gpt, chunk) || input != NULL);
+    CHECK(gpt_ends(gpt, chunk) || out_activation != NULL);
     *out_loss_sum = 0.0;
-    TRY(st, begin_slot(gpt, slot, batch, input), done);
-    TRY(st, begin_layers(gpt, slot, 0), done);
-    for (int layer = 0; layer < n->layers; layer++) {
+    TRY(st, begin_slot(gpt, chunk, slot, batch, input), done);
+    TRY(st, begin_layers(gpt, slot, chunk, begin), done);
+    for (int layer = begin; layer < begin + gpt->sizes.layers; layer++) {
         TRY(st, attention(gpt, slot, batch, layer), done);
         TRY(st, mlp(gpt, slot, batch, layer), done);
     }
-    if (gpt->stage.is_last) {
+    if (gpt_ends(gpt, chunk)) {
         TRY(st, gpt_head_run(gpt, slot, batch, out_loss_sum), done);
     } else {
         TRY(st,
-            ops->copy(gpt->device, out_activation, gpt_layer_input(slot, n->layers),
+            ops->copy(gpt->device, out_activation, gpt_chunk_output(gpt, slot, chunk),
                       gpt_activation_bytes(gpt)),
             done);
     }

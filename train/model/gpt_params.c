@@ -154,7 +154,8 @@ enum status gpt_table_build(const struct gpt_config *config, const struct gpt_st
                             struct gpt_table *out_table)
 {
     struct gpt_table table = {0};
-    size_t layers = (size_t)(stage->layer_end - stage->layer_begin);
+    int chunks = stage->chunks > 1 ? stage->chunks : 1;
+    size_t layers = (size_t)(chunks * (stage->layer_end - stage->layer_begin));
     enum status st = STATUS_OK;
 
     TRY(st, mem_alloc(&table.params, (layers + 1) * GPT_TENSOR_COUNT, sizeof(*table.params)), done);
@@ -164,9 +165,12 @@ enum status gpt_table_build(const struct gpt_config *config, const struct gpt_st
         }
     }
     size_t layers_begin = table.flat_count;
-    for (int layer = stage->layer_begin; layer < stage->layer_end; layer++) {
-        for (int tensor = GPT_NORM1_WEIGHT; tensor < GPT_NORM_WEIGHT; tensor++) {
-            append(&table, config, stage, (enum gpt_tensor)tensor, layer);
+    for (int chunk = 0; chunk < chunks; chunk++) {
+        int first = chunk * stage->chunk_stride;
+        for (int layer = stage->layer_begin; layer < stage->layer_end; layer++) {
+            for (int tensor = GPT_NORM1_WEIGHT; tensor < GPT_NORM_WEIGHT; tensor++) {
+                append(&table, config, stage, (enum gpt_tensor)tensor, first + layer);
+            }
         }
     }
     table.layer_stride = layers > 0 ? (table.flat_count - layers_begin) / layers : 0;

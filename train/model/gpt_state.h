@@ -45,18 +45,23 @@ enum status gpt_table_build(const struct gpt_config *config, const struct gpt_st
 void gpt_table_deinit(struct gpt_table *table);
 
 struct gpt_sizes {
-    int B, T, R, C, D, layers;
+    int B, T, R, C, D;
+    int layers; /* of one chunk */
+    int chunks;
     int C_part, F_part, H_part;
     int F_stride;      /* of [R,F_part] arrays */
     int V_part, valid; /* rows of the vocabulary here; those that are not padding */
     int V_stride;      /* of logits */
     int64_t vocab_begin;
     int chunk; /* rows of the head and loss at a time */
-    int again; /* the first layers, whose activations backward makes again ... */
+    int again; /* a chunk's first layers, whose activations backward makes again ... */
     int group; /* ... as many at a time; at least 1 */
 };
 
-/* What backward needs of one layer. Residual streams: the layer's input is the output of the one
+/* Layers are counted over all chunks of the stage, from its first: layer / layers is the chunk. A
+ * slot has one chunk in it at a time, so the same layer of all chunks has the same memory.
+ *
+ * What backward needs of one layer. Residual streams: the layer's input is the output of the one
  * before (or the slot's input). Of layers that are made again only what enters a group is the
  * slot's own; the rest is one memory for all groups of all slots, one set for each place in a
  * group. With selective recompute all layers share `stats` and `attention`. */
@@ -73,15 +78,15 @@ struct gpt_layer_acts {
 };
 
 struct gpt_slot {
-    int32_t *tokens, *labels;  /* [R] first stage; last stage */
-    float *mask;               /* [R] last stage */
-    int32_t *position_starts;  /* [R] first stage */
-    int32_t *attention_starts; /* [R] */
-    float *input;              /* [R,C] embedding or the previous stage's output */
-    struct gpt_layer_acts *layers;
-    float *norm, *mean, *rstd; /* final norm: last stage */
-    float *losses;             /* [R] */
-    float *dnorm;              /* [R,C] gradient of `norm`, taken by forward */
+    int32_t *tokens, *labels;      /* [R] first stage; last stage */
+    float *mask;                   /* [R] last stage */
+    int32_t *position_starts;      /* [R] first stage */
+    int32_t *attention_starts;     /* [R] */
+    float *input;                  /* [R,C] embedding or the output of the model before it */
+    struct gpt_layer_acts *layers; /* [chunks layers] */
+    float *norm, *mean, *rstd;     /* final norm: last stage */
+    float *losses;                 /* [R] */
+    float *dnorm;                  /* [R,C] gradient of `norm`, taken by forward */
 };
 
 struct gpt {
@@ -113,8 +118,12 @@ float *gpt_param_of(const struct gpt *gpt, enum gpt_tensor tensor, int layer);
 float *gpt_grad_of(const struct gpt *gpt, enum gpt_tensor tensor, int layer);
 /* The output matrix: the word embedding, its copy or a tensor of its own. */
 enum gpt_tensor gpt_output_tensor(const struct gpt *gpt);
-/* Layers are counted from the stage's first. */
-const float *gpt_layer_input(const struct gpt_slot *slot, int layer);
+/* Whether the embedding comes before this chunk, the final norm and the output behind it. */
+bool gpt_begins(const struct gpt *gpt, int chunk);
+bool gpt_ends(const struct gpt *gpt, int chunk);
+const float *gpt_layer_input(const struct gpt *gpt, const struct gpt_slot *slot, int layer);
+/* What leaves the chunk: its input where it has no layers. */
+const float *gpt_chunk_output(const struct gpt *gpt, const struct gpt_slot *slot, int chunk);
 /* Whether backward has to make the group of layers again that ends with this one. */
 bool gpt_ends_group(const struct gpt_sizes *sizes, int layer);
 struct device_dropout gpt_dropout(const struct gpt *gpt, const struct gpt_batch *batch, int layer,

@@ -1,127 +1,40 @@
-/* Plays the plans of all stages against each other. Before it: pipeline_plan; after it: stdout. */
+/* Draws the schedules of all stages. Before it: schedule_play; after it: stdout. */
 #include "train/parallel/schedule_view.h"
 
 #include <string.h>
 
 #include "ckpt/base/mem.h"
 
-#define NOT_YET (-1)
+#define CHUNK_LETTERS 26
 
-struct stage {
-    struct pipeline_op *ops;
-    size_t count, next;
-    int now; /* when it has done all before `next` */
-    int held;
-};
-
-static struct schedule_times *times_of(const struct schedule_view *view, int stage, int micro_batch)
+static int units_of(struct schedule_task task)
 {
-    return &view->times[stage * view->micro_batches + micro_batch];
+    return task.is_backward ? SCHEDULE_BACKWARD_UNITS : SCHEDULE_FORWARD_UNITS;
 }
 
-/* When a stage has what an exchange brings it, or NOT_YET. */
-static int arrival(const struct schedule_view *view, int stage, const struct pipeline_op *op)
-{
-    int ready = 0;
-
-    if (op->recv_forward != PIPELINE_NONE) {
-        int begin = times_of(view, stage - 1, op->recv_forward)->forward_begin;
-        if (begin == NOT_YET) {
-            return NOT_YET;
-        }
-        ready = begin + SCHEDULE_FORWARD_UNITS;
-    }
-    if (op->recv_backward != PIPELINE_NONE) {
-        int begin = times_of(view, stage + 1, op->recv_backward)->backward_begin;
-        if (begin == NOT_YET) {
-            return NOT_YET;
-        }
-        int end = begin + SCHEDULE_BACKWARD_UNITS;
-        ready = end > ready ? end : ready;
-    }
-    return ready;
-}
-
-/* False: it waits for a neighbour. */
-static bool play_one(struct schedule_view *view, int index, struct stage *stage)
-{
-    const struct pipeline_op *op = &stage->ops[stage->next];
-    int ready;
-
-    switch (op->kind) {
-    case PIPELINE_FORWARD:
-        times_of(view, index, op->micro_batch)->forward_begin = stage->now;
-        stage->now += SCHEDULE_FORWARD_UNITS;
-        stage->held++;
-        if (stage->held > view->in_flight[index]) {
-            view->in_flight[index] = stage->held;
-        }
-        break;
-    case PIPELINE_BACKWARD:
-        times_of(view, index, op->micro_batch)->backward_begin = stage->now;
-        stage->now += SCHEDULE_BACKWARD_UNITS;
-        stage->held--;
-        break;
-    case PIPELINE_EXCHANGE:
-        ready = arrival(view, index, op);
-        if (ready == NOT_YET) {
-            return false;
-        }
-        stage->now = ready > stage->now ? ready : stage->now;
-        break;
-    }
-    stage->next++;
-    return true;
-}
-
-static enum status play(struct schedule_view *view, struct stage *stages)
-{
-    bool moves = true;
-
-    while (moves) {
-        moves = false;
-        for (int s = 0; s < view->stages; s++) {
-            while (stages[s].next < stages[s].count && play_one(view, s, &stages[s])) {
-                moves = true;
-            }
-        }
-    }
-    for (int s = 0; s < view->stages; s++) {
-        if (stages[s].next < stages[s].count) {
-            return FAIL(STATUS_FAILED, "the schedule's stage %d waits forever", s);
-        }
-        view->units = stages[s].now > view->units ? stages[s].now : view->units;
-    }
-    return STATUS_OK;
-}
-
-enum status schedule_view_init(int stages, int micro_batches, struct schedule_view *out_view)
+enum status schedule_view_init(const struct schedule_shape *shape, struct schedule_view *out_view)
 {
     enum status st = STATUS_OK;
-    struct schedule_view view = {.stages = stages, .micro_batches = micro_batches};
-    size_t cells = (size_t)stages * (size_t)micro_batches;
-    struct stage *all = NULL;
+    struct schedule_view view = {.shape = *shape};
+    struct schedule_task *tasks = NULL;
+    size_t count = (size_t)schedule_task_count(shape);
 
-    if (micro_batches > SCHEDULE_VIEW_MICRO_BATCHES_MAX) {
+    if (shape->micro_batches > SCHEDULE_VIEW_MICRO_BATCHES_MAX) {
         st = FAIL(STATUS_USAGE, "%d micro-batches are more than the %d of a schedule that is shown",
-                  micro_batches, SCHEDULE_VIEW_MICRO_BATCHES_MAX);
+                  shape->micro_batches, SCHEDULE_VIEW_MICRO_BATCHES_MAX);
         goto done;
     }
-    TRY(st, mem_alloc(&all, (size_t)stages, sizeof(*all)), done);
-    TRY(st, mem_alloc(&view.times, cells, sizeof(*view.times)), done);
-    TRY(st, mem_alloc(&view.in_flight, (size_t)stages, sizeof(*view.in_flight)), done);
-    for (size_t i = 0; i < cells; i++) {
-        view.times[i] = (struct schedule_times){NOT_YET, NOT_YET};
+    TRY(st, schedule_play(shape, SCHEDULE_FORWARD_UNITS, SCHEDULE_BACKWARD_UNITS, &view.begins),
+        done);
+    TRY(st, mem_alloc(&tasks, count, sizeof(*tasks)), done);
+    for (int s = 0; s < shape->stages; s++) {
+        schedule_order(shape, s, tasks);
+        struct schedule_task last = tasks[count - 1];
+        int end = view.begins[schedule_index(shape, s, last)] + units_of(last);
+        view.units = end > view.units ? end : view.units;
     }
-    for (int s = 0; s < stages; s++) {
-        TRY(st, pipeline_plan(s, stages, micro_batches, &all[s].ops, &all[s].count), done);
-    }
-    TRY(st, play(&view, all), done);
 done:
-    for (int s = 0; all != NULL && s < stages; s++) {
-        mem_free(&all[s].ops);
-    }
-    mem_free(&all);
+    mem_free(&tasks);
     if (st != STATUS_OK) {
         schedule_view_deinit(&view);
     }
@@ -131,55 +44,70 @@ done:
 
 void schedule_view_deinit(struct schedule_view *view)
 {
-    mem_free(&view->times);
-    mem_free(&view->in_flight);
+    mem_free(&view->begins);
 }
 
 double schedule_view_bubble(const struct schedule_view *view)
 {
-    int busy = view->micro_batches * (SCHEDULE_FORWARD_UNITS + SCHEDULE_BACKWARD_UNITS);
+    int busy = view->shape.micro_batches * view->shape.chunks *
+               (SCHEDULE_FORWARD_UNITS + SCHEDULE_BACKWARD_UNITS);
 
     return 1.0 - (double)busy / view->units;
 }
 
 /* --- the picture -------------------------------------------------------------------------- */
 
-static void put_cells(char *row, int width, int begin, int units, char letter, int micro_batch)
+static int format_task(const struct schedule_view *view, struct schedule_task task, char text[16])
+{
+    char chunk[2] = {view->shape.chunks > 1 ? (char)('a' + task.chunk % CHUNK_LETTERS) : 0, 0};
+
+    return snprintf(text, 16, "%c%d%s", task.is_backward ? 'B' : 'f', task.micro_batch, chunk);
+}
+
+static void draw_stage(const struct schedule_view *view, int stage,
+                       const struct schedule_task *tasks, int width, char *row)
 {
     char text[16];
 
-    for (int i = 0; i < units; i++) {
-        int length = snprintf(text, sizeof(text), "%c%d", letter, micro_batch);
-        memcpy(row + (begin + i) * width, text, (size_t)length);
+    memset(row, ' ', (size_t)view->units * (size_t)width);
+    for (int unit = 0; unit < view->units; unit++) {
+        row[unit * width] = '.';
+    }
+    for (int i = 0; i < schedule_task_count(&view->shape); i++) {
+        int length = format_task(view, tasks[i], text);
+        int begin = view->begins[schedule_index(&view->shape, stage, tasks[i])];
+        for (int unit = begin; unit < begin + units_of(tasks[i]); unit++) {
+            memcpy(row + unit * width, text, (size_t)length);
+        }
     }
 }
 
 enum status schedule_view_print(const struct schedule_view *view, FILE *out)
 {
     enum status st = STATUS_OK;
-    char *row = NULL;
-    int width = 2 + snprintf(NULL, 0, "%d", view->micro_batches - 1);
-    size_t bytes = (size_t)view->units * (size_t)width;
+    const struct schedule_shape *shape = &view->shape;
+    struct schedule_task *tasks = NULL;
+    char *row = NULL, text[16];
+    struct schedule_task widest = {.micro_batch = shape->micro_batches - 1};
+    int width = format_task(view, widest, text) + 1;
 
-    TRY(st, mem_alloc(&row, bytes + 1, 1), done);
-    fprintf(out,
-            "1F1B schedule of %d stages and %d micro-batches; a column is the time of a forward, a "
-            "backward takes %d\n",
-            view->stages, view->micro_batches, SCHEDULE_BACKWARD_UNITS);
-    for (int s = 0; s < view->stages; s++) {
-        memset(row, ' ', bytes);
-        for (int unit = 0; unit < view->units; unit++) {
-            row[unit * width] = '.';
-        }
-        for (int m = 0; m < view->micro_batches; m++) {
-            const struct schedule_times *times = times_of(view, s, m);
-            put_cells(row, width, times->forward_begin, SCHEDULE_FORWARD_UNITS, 'f', m);
-            put_cells(row, width, times->backward_begin, SCHEDULE_BACKWARD_UNITS, 'B', m);
-        }
-        fprintf(out, "stage %2d, at most %2d in flight: %s\n", s, view->in_flight[s], row);
+    TRY(st, mem_alloc(&row, (size_t)view->units * (size_t)width + 1, 1), done);
+    TRY(st, mem_alloc(&tasks, (size_t)schedule_task_count(shape), sizeof(*tasks)), done);
+    fprintf(out, "%s schedule of %d stages", shape->chunks > 1 ? "interleaved 1F1B" : "1F1B",
+            shape->stages);
+    if (shape->chunks > 1) {
+        fprintf(out, " of %d chunks (a, b ...)", shape->chunks);
+    }
+    fprintf(out, " and %d micro-batches; a column is the time of a forward, a backward takes %d\n",
+            shape->micro_batches, SCHEDULE_BACKWARD_UNITS);
+    for (int s = 0; s < shape->stages; s++) {
+        schedule_order(shape, s, tasks);
+        draw_stage(view, s, tasks, width, row);
+        fprintf(out, "stage %2d, at most %2d in flight: %s\n", s, schedule_slots(shape, s), row);
     }
     fprintf(out, "%d columns, bubble %.1f %%\n", view->units, 100 * schedule_view_bubble(view));
 done:
+    mem_free(&tasks);
     mem_free(&row);
     return st;
 }

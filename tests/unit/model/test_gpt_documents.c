@@ -79,8 +79,8 @@ static float *run(struct gpt *gpt, enum reset reset, int counted, double *out_lo
 
     cr_assert_not_null(grads);
     memset(gpt_grad_data(gpt), 0, bytes);
-    must(gpt_forward(gpt, 0, &batch, NULL, NULL, out_loss));
-    must(gpt_backward(gpt, 0, &batch, NULL, NULL));
+    must(gpt_forward(gpt, 0, 0, &batch, NULL, NULL, out_loss));
+    must(gpt_backward(gpt, 0, 0, &batch, NULL, NULL));
     memcpy(grads, gpt_grad_data(gpt), bytes);
     return grads;
 }

@@ -18,6 +18,7 @@
 #define must(call) cr_assert_eq((call), STATUS_OK, "%s: %s", #call, status_last()->message)
 
 #define LAYERS 3
+#define LAYERS_CHUNKED 4
 #define ROWS (2 * 70)
 #define TENSORS_MAX 64
 #define LOSS_TOLERANCE 1e-6 /* relative */
@@ -162,8 +163,8 @@ static enum status run_rank(struct rank *rank)
                               .tp = rank->comm};
     TRY(st, gpt_create(&rank->config, &stage, rank->device, 1, &rank->gpt), done);
     TRY(st, gpt_init_params(rank->gpt), done);
-    TRY(st, gpt_forward(rank->gpt, 0, &batch, NULL, NULL, &rank->loss), done);
-    TRY(st, gpt_backward(rank->gpt, 0, &batch, NULL, NULL), done);
+    TRY(st, gpt_forward(rank->gpt, 0, 0, &batch, NULL, NULL, &rank->loss), done);
+    TRY(st, gpt_backward(rank->gpt, 0, 0, &batch, NULL, NULL), done);
     TRY(st, comm_barrier(rank->comm), done);
 done:
     return st;
@@ -321,12 +322,12 @@ static struct outcome *run_pipeline(const int *cuts, int stages, bool untied)
     }
     for (int s = 0; s < stages; s++) {
         bool is_last = s == stages - 1;
-        must(gpt_forward(gpts[s], 0, &batch, between[s], is_last ? NULL : between[s + 1],
+        must(gpt_forward(gpts[s], 0, 0, &batch, between[s], is_last ? NULL : between[s + 1],
                          &outcome->loss));
     }
     for (int s = stages - 1; s >= 0; s--) {
         bool is_last = s == stages - 1;
-        must(gpt_backward(gpts[s], 0, &batch, is_last ? NULL : between[s + 1], between[s]));
+        must(gpt_backward(gpts[s], 0, 0, &batch, is_last ? NULL : between[s + 1], between[s]));
     }
     for (int s = 0; s < stages; s++) {
         collect(gpts[s], outcome);
@@ -362,6 +363,76 @@ Test(gpt_layouts, a_stage_without_layers_equals_none)
     check_pipeline(cuts, 3, true);
 }
 
+/* Two stages of LAYERS_CHUNKED layers hold every second one, a chunk each; all in one slot. */
+static struct outcome *run_chunks(enum gpt_recompute recompute, bool untied, int stages)
+{
+    struct outcome *outcome = calloc(1, sizeof(*outcome));
+    struct gpt_config config = config_of(0.1f, untied);
+    struct gpt_batch batch = batch_of();
+    int chunks = LAYERS_CHUNKED / stages;
+    struct device *device = NULL;
+    struct gpt *gpts[2] = {NULL};
+    float *flow = NULL;
+
+    config.layers = LAYERS_CHUNKED;
+    config.recompute = recompute;
+    config.recompute_layers = 1;
+    must(device_open("cpu", 2, &device));
+    for (int s = 0; s < stages; s++) {
+        struct gpt_stage stage = {.layer_begin = s,
+                                  .layer_end = stages == 1 ? LAYERS_CHUNKED : s + 1,
+                                  .chunks = stages == 1 ? 1 : chunks,
+                                  .chunk_stride = stages,
+                                  .is_first = s == 0,
+                                  .is_last = s == stages - 1,
+                                  .tp_size = 1};
+        /* As many slots as chunks, taken from the last: a chunk belongs to no slot. */
+        must(gpt_create(&config, &stage, device, chunks, &gpts[s]));
+        must(gpt_init_params(gpts[s]));
+    }
+    must(mem_alloc(&flow, gpt_activation_bytes(gpts[0]), 1));
+    int last = stages == 1 ? 0 : LAYERS_CHUNKED - 1;
+    for (int place = 0; place <= last; place++) {
+        int chunk = place / stages;
+        must(gpt_forward(gpts[place % stages], chunk, chunks - 1 - chunk, &batch, flow, flow,
+                         &outcome->loss));
+    }
+    for (int place = last; place >= 0; place--) {
+        int chunk = place / stages;
+        must(gpt_backward(gpts[place % stages], chunk, chunks - 1 - chunk, &batch, flow, flow));
+    }
+    for (int s = 0; s < stages; s++) {
+        collect(gpts[s], outcome);
+        gpt_destroy(&gpts[s]);
+    }
+    mem_free(&flow);
+    device_close(&device);
+    return outcome;
+}
+
+static void check_chunks(enum gpt_recompute recompute, bool untied)
+{
+    struct outcome *one = run_chunks(GPT_RECOMPUTE_NONE, untied, 1);
+    struct outcome *several = run_chunks(recompute, untied, 2);
+
+    expect_same(several, one);
+    release(one);
+    release(several);
+}
+
+Test(gpt_layouts, stages_of_several_chunks_equal_one)
+{
+    check_chunks(GPT_RECOMPUTE_NONE, false);
+    check_chunks(GPT_RECOMPUTE_NONE, true);
+}
+
+Test(gpt_layouts, stages_of_several_chunks_can_make_activations_again)
+{
+    check_chunks(GPT_RECOMPUTE_SELECTIVE, false);
+    check_chunks(GPT_RECOMPUTE_UNIFORM, false);
+    check_chunks(GPT_RECOMPUTE_BLOCK, false);
+}
+
 /* --- what a slot and a mode keep apart --- */
 
 Test(gpt_layouts, micro_batches_in_flight_do_not_disturb_each_other)
@@ -381,16 +452,16 @@ Test(gpt_layouts, micro_batches_in_flight_do_not_disturb_each_other)
     other.first_sample = 500;
     for (int slot = 0; slot < 2; slot++) {
         const struct gpt_batch *each = slot == 0 ? &batch : &other;
-        must(gpt_forward(gpt, 0, each, NULL, NULL, &loss));
-        must(gpt_backward(gpt, 0, each, NULL, NULL));
+        must(gpt_forward(gpt, 0, 0, each, NULL, NULL, &loss));
+        must(gpt_backward(gpt, 0, 0, each, NULL, NULL));
     }
     must(mem_alloc(&want, gpt_flat_count(gpt), sizeof(float)));
     memcpy(want, gpt_grad_data(gpt), bytes);
     must(device->ops->fill_zero(device, gpt_grad_data(gpt), bytes));
-    must(gpt_forward(gpt, 0, &batch, NULL, NULL, &loss));
-    must(gpt_forward(gpt, 1, &other, NULL, NULL, &loss));
-    must(gpt_backward(gpt, 0, &batch, NULL, NULL));
-    must(gpt_backward(gpt, 1, &other, NULL, NULL));
+    must(gpt_forward(gpt, 0, 0, &batch, NULL, NULL, &loss));
+    must(gpt_forward(gpt, 0, 1, &other, NULL, NULL, &loss));
+    must(gpt_backward(gpt, 0, 0, &batch, NULL, NULL));
+    must(gpt_backward(gpt, 0, 1, &other, NULL, NULL));
     for (size_t i = 0; i < gpt_flat_count(gpt); i++) {
         squares += pow((double)want[i], 2.0);
         difference += pow((double)want[i] - (double)gpt_grad_data(gpt)[i], 2.0);
@@ -433,14 +504,14 @@ Test(gpt_layouts, evaluation_has_no_dropout_and_no_gradient)
     must(gpt_create(&plain, &stage, device, 1, &without));
     must(gpt_init_params(gpt));
     must(gpt_init_params(without));
-    must(gpt_forward(without, 0, &batch, NULL, NULL, &want));
+    must(gpt_forward(without, 0, 0, &batch, NULL, NULL, &want));
     batch.is_training = false;
-    must(gpt_forward(gpt, 0, &batch, NULL, NULL, &evaluated));
+    must(gpt_forward(gpt, 0, 0, &batch, NULL, NULL, &evaluated));
     for (size_t i = 0; i < gpt_flat_count(gpt); i++) {
         cr_assert_eq(gpt_grad_data(gpt)[i], 0.0f);
     }
     batch.is_training = true;
-    must(gpt_forward(gpt, 0, &batch, NULL, NULL, &trained));
+    must(gpt_forward(gpt, 0, 0, &batch, NULL, NULL, &trained));
     cr_expect_eq(evaluated, want);
     cr_expect_neq(trained, evaluated);
     gpt_destroy(&gpt);

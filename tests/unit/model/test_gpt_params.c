@@ -267,12 +267,12 @@ Test(gpt_params, a_token_of_another_vocabulary_is_refused)
     double loss = 0.0;
 
     tokens[3] = 300; /* within the padding, but not a token */
-    cr_expect_eq(gpt_forward(made.gpt, 0, &batch, NULL, NULL, &loss), STATUS_BAD_DATA);
+    cr_expect_eq(gpt_forward(made.gpt, 0, 0, &batch, NULL, NULL, &loss), STATUS_BAD_DATA);
     tokens[3] = 299;
     labels[2] = -1;
-    cr_expect_eq(gpt_forward(made.gpt, 0, &batch, NULL, NULL, &loss), STATUS_BAD_DATA);
+    cr_expect_eq(gpt_forward(made.gpt, 0, 0, &batch, NULL, NULL, &loss), STATUS_BAD_DATA);
     labels[2] = 0;
-    must(gpt_forward(made.gpt, 0, &batch, NULL, NULL, &loss));
+    must(gpt_forward(made.gpt, 0, 0, &batch, NULL, NULL, &loss));
     cr_expect_float_eq(loss / 16, log(300.0), 0.5);
     unmake(&made);
 }

@@ -69,10 +69,10 @@ static float *run(struct gpt_config config, size_t *out_count)
                                            .is_training = true};
     }
     for (int slot = 0; slot < SLOTS; slot++) {
-        must(gpt_forward(gpt, slot, &batches[slot], NULL, NULL, &losses[slot]));
+        must(gpt_forward(gpt, 0, slot, &batches[slot], NULL, NULL, &losses[slot]));
     }
     for (int slot = 0; slot < SLOTS; slot++) {
-        must(gpt_backward(gpt, slot, &batches[slot], NULL, NULL));
+        must(gpt_backward(gpt, 0, slot, &batches[slot], NULL, NULL));
     }
     size_t count = gpt_flat_count(gpt);
     float *values = malloc((count + SLOTS) * sizeof(float));

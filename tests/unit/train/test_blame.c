@@ -36,7 +36,7 @@ static void make(void)
                                 .layernorm_epsilon = 1e-5F,
                                 .init_std = 0.02F};
     struct gpt_stage stage = {.layer_end = LAYERS, .is_first = true, .is_last = true, .tp_size = 1};
-    struct pipeline_config runs = {.topology = &topology, .micro_batches = 1};
+    struct pipeline_config runs = {.topology = &topology, .chunks = 1, .micro_batches = 1};
 
     cr_assert_eq(comm_open(&meeting, &world), STATUS_OK);
     cr_assert_eq(topology_open((struct layout){1, 1, 1}, true, world, &topology), STATUS_OK);

@@ -135,11 +135,10 @@ static void expect_stages(int stages, const int *layers)
     int expected = 0;
 
     for (int stage = 0; stage < stages; stage++) {
-        int begin, end;
-        train_layout_stage_layers(&plan, stage, &begin, &end);
-        cr_assert_eq(begin, expected, "stage %d", stage);
-        cr_assert_eq(end - begin, layers[stage], "stage %d", stage);
-        expected = end;
+        struct gpt_stage part = train_layout_stage(&plan, (struct coords){.pp = stage}, NULL);
+        cr_assert_eq(part.layer_begin, expected, "stage %d", stage);
+        cr_assert_eq(part.layer_end - part.layer_begin, layers[stage], "stage %d", stage);
+        expected = part.layer_end;
     }
     cr_assert_eq(expected, plan.model.layers);
 }
@@ -162,6 +161,80 @@ Test(train_options, first_and_last_stage_may_hold_another_number_of_layers)
                          "--decoder-last-pipeline-num-layers", "3", NULL),
                  STATUS_OK);
     expect_stages(2, (const int[]){1, 3});
+}
+
+/* Every layer is in the chunk that the schedule's way through the model brings it to. */
+static void expect_chunks(int stages, int chunks, const int *layers)
+{
+    int expected = 0;
+
+    cr_assert_eq(plan.chunks, chunks);
+    for (int place = 0; place < stages * chunks; place++) {
+        struct coords coords = {.pp = place % stages};
+        struct gpt_stage part = train_layout_stage(&plan, coords, NULL);
+        int first = place / stages * part.chunk_stride;
+        cr_assert_eq(first + part.layer_begin, expected, "place %d", place);
+        cr_assert_eq(part.layer_end - part.layer_begin, layers[place % stages]);
+        expected = first + part.layer_end;
+    }
+    cr_assert_eq(expected, plan.model.layers);
+}
+
+Test(train_options, stages_may_hold_several_chunks_of_layers)
+{
+    cr_assert_eq(resolve(2, "--train-iters", "1", "--num-layers", "12",
+                         "--pipeline-model-parallel-size", "2", "--global-batch-size", "4",
+                         "--num-layers-per-virtual-pipeline-stage", "2", NULL),
+                 STATUS_OK);
+    expect_chunks(2, 3, (const int[]){2, 2});
+    cr_assert_eq(resolve(3, "--train-iters", "1", "--num-layers", "10",
+                         "--pipeline-model-parallel-size", "3", "--global-batch-size", "6",
+                         "--decoder-first-pipeline-num-layers", "2",
+                         "--decoder-last-pipeline-num-layers", "4",
+                         "--num-virtual-stages-per-pipeline-rank", "2", NULL),
+                 STATUS_OK);
+    expect_chunks(3, 2, (const int[]){1, 2, 2});
+    cr_assert_eq(resolve(2, "--train-iters", "1", "--pipeline-model-parallel-size", "2",
+                         "--num-layers-per-virtual-pipeline-stage", "2", NULL),
+                 STATUS_OK);
+    expect_chunks(2, 1, (const int[]){2, 2});
+}
+
+Test(train_options, refuses_chunks_that_do_not_divide)
+{
+    cr_assert_eq(
+        resolve(1, "--train-iters", "1", "--num-virtual-stages-per-pipeline-rank", "2", NULL),
+        STATUS_USAGE);
+    expect_message("2 virtual stages", "--pipeline-model-parallel-size");
+    cr_assert_eq(resolve(2, "--train-iters", "1", "--pipeline-model-parallel-size", "2",
+                         "--global-batch-size", "4", "--num-layers-per-virtual-pipeline-stage", "3",
+                         NULL),
+                 STATUS_USAGE);
+    expect_message("--num-layers 4", "--num-layers-per-virtual-pipeline-stage 3");
+    cr_assert_eq(resolve(2, "--train-iters", "1", "--pipeline-model-parallel-size", "2",
+                         "--global-batch-size", "4", "--num-virtual-stages-per-pipeline-rank", "2",
+                         "--decoder-first-pipeline-num-layers", "1", NULL),
+                 STATUS_USAGE);
+    expect_message("2 virtual stages do not divide", "the 1 layers of stage 0");
+    cr_assert_eq(resolve(2, "--train-iters", "1", "--pipeline-model-parallel-size", "2",
+                         "--num-virtual-stages-per-pipeline-rank", "2",
+                         "--num-layers-per-virtual-pipeline-stage", "1", NULL),
+                 STATUS_USAGE);
+    expect_message("--num-virtual-stages-per-pipeline-rank 2", "exclude each other");
+}
+
+Test(train_options, interleaved_micro_batches_must_divide_by_the_stages_on_the_way_too)
+{
+    cr_assert_eq(resolve(2, "--train-iters", "1", "--pipeline-model-parallel-size", "2",
+                         "--global-batch-size", "6", "--num-virtual-stages-per-pipeline-rank", "2",
+                         NULL),
+                 STATUS_USAGE);
+    expect_message("number of microbatches (3)", "pipeline-model-parallel-size (2)");
+    cr_assert_eq(resolve(2, "--train-samples", "40", "--pipeline-model-parallel-size", "2",
+                         "--global-batch-size", "4", "--rampup-batch-size", "2 2 8",
+                         "--num-virtual-stages-per-pipeline-rank", "2", NULL),
+                 STATUS_USAGE);
+    expect_message("number of microbatches (1)", "--global-batch-size 2");
 }
 
 Test(train_options, refuses_stages_whose_layers_do_not_add_up)
