@@ -317,20 +317,23 @@ Test(train_resume, a_signal_without_a_place_to_save_is_an_interruption)
 Test(train_resume, a_checkpoint_goes_on_in_any_layout)
 {
     static const struct {
-        const char *tp, *pp, *steps;
+        const char *tp, *pp, *chunks, *steps;
         int size;
-    } layouts[] = {{"1", "1", "5", 1},  {"2", "1", "10", 4}, {"1", "4", "15", 4},
-                   {"2", "2", "20", 8}, {"4", "1", "25", 4}, {"1", "2", "30", 2},
-                   {"1", "5", "35", 5}, {"1", "1", "40", 2}};
+    } layouts[] = {{"1", "1", "0", "4", 1},  {"2", "1", "0", "8", 4},  {"1", "4", "0", "12", 4},
+                   {"2", "2", "0", "16", 8}, {"4", "1", "0", "20", 4}, {"1", "2", "3", "24", 2},
+                   {"2", "1", "0", "28", 2}, {"2", "2", "3", "32", 8}, {"1", "5", "0", "36", 5},
+                   {"1", "1", "0", "40", 2}};
     struct story straight = {0}, moved = {0};
     struct ranks_command command = train_command();
 
+    ranks_add(&command, WORDS("--num-layers", "6"));
     run_to(0, &command, 1, &straight);
     for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++) {
         command = train_command();
         add_save_and_load(&command, "100");
         add_layout(&command, layouts[i].tp, layouts[i].pp);
-        ranks_add(&command, WORDS("--exit-interval", layouts[i].steps));
+        ranks_add(&command, WORDS("--num-layers", "6", "--num-virtual-stages-per-pipeline-rank",
+                                  layouts[i].chunks, "--exit-interval", layouts[i].steps));
         run_to(0, &command, layouts[i].size, &moved);
     }
     for (int step = 1; step <= STEPS; step++) {
@@ -430,11 +433,12 @@ Test(train_resume, another_seed_or_shape_is_refused)
 
     make_checkpoints();
     add_save_and_load(&command, "10");
+    ranks_add(&command, WORDS("--override-opt-param-scheduler"));
     struct ranks_command other = command;
     ranks_add(&other, WORDS("--seed", "7", "--train-iters", "50"));
-    expect_alone(&other, -1, 14, "seed");
+    expect_alone(&other, -1, 14, "--seed");
     ranks_add(&command, WORDS("--ffn-hidden-size", "64", "--train-iters", "50"));
-    expect_alone(&command, -1, 14, "ffn-hidden-size");
+    expect_alone(&command, -1, 14, "--ffn-hidden-size");
 }
 
 Test(train_resume, an_imported_model_is_a_run_at_step_0)
