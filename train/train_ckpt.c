@@ -291,6 +291,32 @@ done:
     return st;
 }
 
+/* The order of the samples may depend on what otherwise may change at a resume. */
+static enum status check_order(const struct train_ckpt *ckpt, const struct ckpt_choice *choice)
+{
+    const struct manifest *manifest = &choice->manifest;
+    char now[64], then[64];
+    int dp = ckpt->plan->layout.dp;
+
+    if (manifest->step == 0 || strcmp(ckpt->options->dataloader_type, "cyclic") != 0) {
+        return STATUS_OK;
+    }
+    if (manifest->layout.dp != dp) {
+        return FAIL(STATUS_OPTIONS_DIFFER,
+                    "--dataloader-type cyclic would give samples of '%s' twice: DP is %d here and "
+                    "%d there",
+                    choice->path, dp, manifest->layout.dp);
+    }
+    if (options_differs(&train_options_table, manifest->options, "micro-batch-size", ckpt->options,
+                        now, then, sizeof(now))) {
+        return FAIL(STATUS_OPTIONS_DIFFER,
+                    "--dataloader-type cyclic would give samples of '%s' twice: "
+                    "--micro-batch-size is %s here and %s there",
+                    choice->path, now, then);
+    }
+    return STATUS_OK;
+}
+
 /* What --finetune and --no-load-optim ask for is done once the run has committed a step: an agent
  * starts it again with the same flags. */
 static enum status load(struct train_ckpt *ckpt, struct train_state *state,
@@ -314,6 +340,7 @@ static enum status load(struct train_ckpt *ckpt, struct train_state *state,
     TRY(st,
         options_check_resume(&train_options_table, &ckpt->acting, manifest->options, choice->path),
         done);
+    TRY(st, check_order(ckpt, choice), done);
     TRY(st, train_state_from_json(state, manifest->state, manifest->step, choice->path), done);
     if (state->scalars.step != manifest->step || state->scalars.seed != seed) {
         st = FAIL(STATUS_CORRUPT,

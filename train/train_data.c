@@ -5,6 +5,7 @@
 
 #include "ckpt/base/fs.h"
 #include "ckpt/base/mem.h"
+#include "train/data/cyclic_order.h"
 #include "train/data/read_ahead.h"
 
 #define DATA_ARGS_BYTES_MAX ((size_t)64 << 20)
@@ -120,10 +121,17 @@ enum status train_data_open(const struct train_options *options, const struct tr
         .stride = run * (uint64_t)plan->layout.dp,
     };
 
+    struct cyclic_order_config cyclic = {.micro_batch = run,
+                                         .dp = (uint64_t)plan->layout.dp,
+                                         .data_sharding = options->data_sharding};
+
     TRY(st, read_path(options, &path), done);
     config.path = options->mock_data ? NULL : by_split ? own[split] : path;
     config.samples[split] = samples;
     TRY(st, data_loader_open(&config, split, out_source), done);
+    if (samples > 0 && strcmp(options->dataloader_type, "cyclic") == 0) {
+        TRY(st, cyclic_order_open(&cyclic, out_source), done);
+    }
     if (samples > 0 && !options->mock_data && ahead.workers > 0) {
         TRY(st, read_ahead_open(&ahead, out_source), done);
     }

@@ -57,6 +57,31 @@ STEPS=1 losses 2 "${blend[@]}" "${save[@]}" --micro-batch-size 2
 cat begun.txt losses.txt >all.txt && mv all.txt losses.txt
 same wanted.txt 'a resume with two ranks'
 
+# Another order, in each epoch anew, whoever reads ahead; it is tied to DP and the micro-batch.
+cyclic=("${blend[@]}" --dataloader-type cyclic --micro-batch-size 2)
+losses 2 "${cyclic[@]}" --num-workers 0
+cp losses.txt cyclic.txt
+! cmp -s wanted.txt losses.txt || fail 'cyclic is no other order'
+losses 2 "${cyclic[@]}" --num-workers 3
+same cyclic.txt 'cyclic, read ahead'
+losses 4 "${cyclic[@]}" --pipeline-model-parallel-size 2
+same cyclic.txt 'cyclic with two stages'
+losses 2 "${cyclic[@]}" --no-data-sharding
+! cmp -s cyclic.txt losses.txt || fail 'data sharding changes nothing'
+save=(--save turns --load turns --save-interval 2)
+STEPS=2 losses 2 "${cyclic[@]}" "${save[@]}" --exit-interval 2
+mv losses.txt begun.txt
+for other in '--micro-batch-size 1' '--tensor-model-parallel-size 2'; do
+    # shellcheck disable=SC2086 # two words
+    timeout -s KILL 60 holdfast run --nproc-per-node 2 -- train "${model[@]}" "${cyclic[@]}" \
+        "${save[@]}" $other >out.txt 2>&1
+    [ $? = 14 ] || fail "cyclic with $other: not refused"
+    grep -q 'cyclic would give samples of .* twice' out.txt || fail "cyclic with $other: no reason"
+done
+STEPS=1 losses 2 "${cyclic[@]}" "${save[@]}"
+cat begun.txt losses.txt >all.txt && mv all.txt losses.txt
+same cyclic.txt 'a resume of cyclic'
+
 for file in cache/*sample_index.npy; do
     truncate -s 200 "$file"
 done

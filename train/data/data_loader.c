@@ -211,7 +211,11 @@ static enum status open_indexed(const struct data_config *config, enum data_spli
     } else {
         TRY(st, open_unweighted(config, &blend, source), done);
     }
-    *out_source = (struct data_source){source, indexed_get, indexed_close};
+    *out_source = (struct data_source){.context = source,
+                                       .get = indexed_get,
+                                       .close = indexed_close,
+                                       .count = is_alone ? source->parts[0].index.sample_count
+                                                         : source->order.sample_count};
 done:
     blend_deinit(&blend);
     if (st != STATUS_OK && source != NULL) {
@@ -263,7 +267,8 @@ static enum status open_mock(const struct data_config *config, enum data_split s
     source->sequence_length = config->sequence_length;
     source->seed = mix(config->seed * DATA_SPLIT_COUNT + (uint64_t)split);
     source->ids = config->vocab_size < MOCK_IDS_MAX ? (uint64_t)config->vocab_size : MOCK_IDS_MAX;
-    *out_source = (struct data_source){source, mock_get, mock_close};
+    *out_source = (struct data_source){
+        .context = source, .get = mock_get, .close = mock_close, .count = config->samples[split]};
 done:
     return st;
 }

@@ -21,6 +21,7 @@ struct data_source {
      * sequence_length are the input, the last sequence_length the labels. */
     enum status (*get)(void *context, uint64_t sample, int32_t *out_tokens);
     void (*close)(void *context); /* may be NULL */
+    uint64_t count;               /* samples that it has; of mock data those asked for */
 };
 
 enum data_split { DATA_TRAIN, DATA_VALID, DATA_TEST, DATA_SPLIT_COUNT };

@@ -188,7 +188,8 @@ enum status read_ahead_open(const struct read_ahead_config *config, struct data_
         ahead->slots[i].tokens = ahead->tokens + i * tokens;
     }
     ahead->below = *source;
-    *source = (struct data_source){ahead, ahead_get, ahead_close};
+    *source = (struct data_source){
+        .context = ahead, .get = ahead_get, .close = ahead_close, .count = source->count};
 done:
     if (st != STATUS_OK && ahead != NULL) {
         destroy(ahead);

@@ -41,7 +41,7 @@ static void below_close(void *context)
 static struct data_source open_source(struct below *below, int workers, uint64_t run,
                                       uint64_t stride)
 {
-    struct data_source source = {below, below_get, below_close};
+    struct data_source source = {.context = below, .get = below_get, .close = below_close};
     struct read_ahead_config config = {
         .workers = workers, .sequence_length = LENGTH, .run = run, .stride = stride};
 
@@ -138,7 +138,7 @@ Test(read_ahead, source_that_nobody_asks_is_closed_too)
 Test(read_ahead, failed_allocations_leave_the_source_as_it_was)
 {
     struct below below = {0};
-    struct data_source source = {&below, below_get, below_close};
+    struct data_source source = {.context = &below, .get = below_get, .close = below_close};
     struct read_ahead_config config = {
         .workers = 2, .sequence_length = LENGTH, .run = 1, .stride = 1};
 

@@ -135,6 +135,7 @@ static const struct flag {
     {"mock-data", REAL, "False"},
     {"num-workers", REAL, "2"},
     {"dataloader-type", REAL, "single"},
+    {"data-sharding", REAL, "True"},
     {"reset-position-ids", REAL, "False"},
     {"reset-attention-mask", REAL, "False"},
     {"eod-mask-loss", REAL, "False"},

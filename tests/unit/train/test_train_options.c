@@ -463,14 +463,6 @@ Test(train_options, refuses_a_growing_batch_that_does_not_divide)
                  STATUS_USAGE);
 }
 
-Test(train_options, other_orders_of_samples_are_refused)
-{
-    char *cyclic[] = {(char *)"holdfast-train", (char *)"--dataloader-type", (char *)"cyclic"};
-
-    cr_assert_eq(parse(3, cyclic), STATUS_USAGE);
-    expect_message("'cyclic'", "single");
-}
-
 Test(train_options, refuses_two_schedules_and_finetuning_in_place)
 {
     cr_assert_eq(resolve(1, "--train-iters", "5", "--override-opt_param-scheduler",

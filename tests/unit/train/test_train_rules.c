@@ -187,7 +187,8 @@ static const struct rule {
     {1, TEN "--lr-decay-style triangle",
      "'--lr-decay-style' is 'triangle', wanted one of "
      "constant|linear|cosine|inverse-square-root|WSD"},
-    {1, TEN "--dataloader-type cyclic", "'--dataloader-type' is 'cyclic', wanted one of single"},
+    {1, TEN "--dataloader-type external",
+     "'--dataloader-type' is 'external', wanted one of single|cyclic"},
     {1, TEN "--log-interval 0",
      "'--log-interval' is '0', wanted an integer from 1 to 1000000000000"},
 };
