@@ -28,6 +28,22 @@ static void spell_out_checkpoint_activations(struct train_options *options)
     }
 }
 
+static enum status check_sequence_parallel(const struct train_options *options,
+                                           const struct train_plan *plan)
+{
+    if (plan->model.sequence_parallel && plan->model.sequence % plan->layout.tp != 0) {
+        return FAIL(STATUS_USAGE,
+                    "--seq-length %d is not a multiple of --tensor-model-parallel-size %d, which "
+                    "--sequence-parallel needs",
+                    plan->model.sequence, plan->layout.tp);
+    }
+    if (plan->model.sequence_parallel && options->distribute_saved_activations) {
+        return FAIL(STATUS_USAGE, "--sequence-parallel and --distribute-saved-activations exclude "
+                                  "each other: what is saved is distributed already");
+    }
+    return STATUS_OK;
+}
+
 static enum status check_distribution(const struct train_options *options)
 {
     if (!options->distribute_saved_activations) {
@@ -230,6 +246,7 @@ enum status train_layout_resolve(struct train_options *options, struct train_pla
     spell_out_checkpoint_activations(options);
     TRY(st, plan_recompute(options, &plan->model), done);
     TRY(st, check_distribution(options), done);
+    TRY(st, check_sequence_parallel(options, plan), done);
     TRY(st, plan_stages(options, plan), done);
     TRY(st, plan_chunks(options, plan), done);
 done:

@@ -168,7 +168,8 @@ Test(device_ops, dropout_follows_the_written_draw_and_keeps_the_mean)
                                      .layer = 3,
                                      .site = 2,
                                      .first_sample = 0x100000005u,
-                                     .T = T};
+                                     .T = T,
+                                     .position = 50};
     static float x[R * C], out[R * C];
     static double want[R * C];
     int dropped = 0;
@@ -177,7 +178,7 @@ Test(device_ops, dropout_follows_the_written_draw_and_keeps_the_mean)
     for (int r = 0; r < R; r++) {
         for (int c = 0; c < C; c++) {
             double f = factor(&dropout, dropout.first_sample + (uint64_t)(r / T), 0,
-                              (uint32_t)(r % T), (uint32_t)c);
+                              50 + (uint32_t)(r % T), (uint32_t)c);
             want[r * C + c] = (double)x[r * C + c] * f;
             dropped += f == 0.0;
         }
@@ -270,7 +271,8 @@ Test(device_ops, residual_and_norm_in_one_equal_the_parts)
                                      .layer = 0,
                                      .site = 3,
                                      .first_sample = 17,
-                                     .T = T};
+                                     .T = T,
+                                     .position = 20};
     static float residual[R * C], x[R * C], x_bias[C], weight[C], bias[C];
     static float sum[R * C], out[R * C], mean[R], rstd[R];
     static double want_sum[R * C], want[R * C], wide_weight[C], wide_bias[C];
@@ -287,7 +289,7 @@ Test(device_ops, residual_and_norm_in_one_equal_the_parts)
 
         dropout.probability = variant & 2 ? 0.25f : 0.0f;
         for (int i = 0; i < R * C; i++) {
-            double f = factor(&dropout, 17 + (uint64_t)(i / C / T), 0, (uint32_t)(i / C % T),
+            double f = factor(&dropout, 17 + (uint64_t)(i / C / T), 0, 20 + (uint32_t)(i / C % T),
                               (uint32_t)(i % C));
             want_sum[i] = (double)residual[i] +
                           f * ((double)x[i] + (with_bias ? (double)x_bias[i % C] : 0.0));

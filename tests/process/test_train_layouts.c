@@ -139,6 +139,21 @@ Test(train_layouts, interleaved_stages_are_one_rank)
     EXPECT_ONE_RANK(setups);
 }
 
+#define POSITIONS "--sequence-parallel"
+
+Test(train_layouts, ranks_with_a_part_of_the_positions_are_one_rank)
+{
+    static const struct setup setups[] = {
+        {2, 1, 1, {POSITIONS, NULL}},
+        {8, 1, 1, {POSITIONS, NULL}},
+        {1, 2, 1, {POSITIONS, NULL}},
+        {2, 2, 2, {POSITIONS, "--micro-batch-size", "2", NULL}},
+        {4, 2, 1, {POSITIONS, CHUNKS("2"), "--recompute-activations", NULL}},
+    };
+
+    EXPECT_ONE_RANK(setups);
+}
+
 Test(train_layouts, what_is_made_again_changes_nothing)
 {
     static const struct setup setups[] = {

@@ -91,7 +91,7 @@ enum status cpu_dropout(struct device *device, float *out, const float *x, int R
         size_t at = (size_t)r * (size_t)C;
 
         cpu_dropout_row(row, dropout, dropout->first_sample + (uint64_t)(r / dropout->T), 0,
-                        (uint32_t)(r % dropout->T), C);
+                        dropout->position + (uint32_t)(r % dropout->T), C);
         multiply(out + at, x + at, row, C);
     }
 done:

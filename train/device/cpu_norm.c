@@ -87,7 +87,7 @@ enum status cpu_residual_layernorm_forward(struct device *device, float *residua
 
         if (drops) {
             cpu_dropout_row(row, dropout, dropout->first_sample + (uint64_t)(r / dropout->T), 0,
-                            (uint32_t)(r % dropout->T), C);
+                            dropout->position + (uint32_t)(r % dropout->T), C);
         }
         residual_row(residual_out + at, residual + at, x + at, x_bias, drops ? row : NULL, C);
         if (out != NULL) {

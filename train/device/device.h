@@ -18,7 +18,7 @@
 #include "ckpt/base/status.h"
 
 /* Where a dropout mask comes from: a pure function of these, so it is the same in every layout.
- * The mask of row r, channel c is drawn for position (r mod T) of global sample
+ * The mask of row r, channel c is drawn for position `position` + (r mod T) of global sample
  * first_sample + r / T; that of a probability for (global head head_offset + h, query, key) of the
  * sample. philox.h fixes which number of which counter that is. */
 struct device_dropout {
@@ -27,7 +27,8 @@ struct device_dropout {
     uint64_t step;
     uint32_t layer, site; /* global layer; which dropout of the layer (enum gpt_site) */
     uint64_t first_sample;
-    int T;
+    int T;                /* rows of a sample */
+    uint32_t position;    /* of a sample's first row; not attention */
     uint32_t head_offset; /* attention only */
 };
 

@@ -60,6 +60,11 @@ static enum status check_config(const struct gpt_config *c, const struct gpt_sta
         return FAIL(STATUS_USAGE, "sequence length %d is not in 1 .. %d (max position embeddings)",
                     c->sequence, c->max_positions);
     }
+    if (c->sequence_parallel && c->sequence % s->tp_size != 0) {
+        return FAIL(STATUS_USAGE,
+                    "sequence length %d cannot be cut into %d parts for sequence parallelism",
+                    c->sequence, s->tp_size);
+    }
     if (c->micro_batch < 1 || c->vocab < 1 || c->vocab_divisor < 1 || c->ffn_hidden < 1 ||
         (int64_t)c->micro_batch * c->sequence * c->hidden > INT32_MAX ||
         c->vocab + (int64_t)c->vocab_divisor * s->tp_size > INT32_MAX) {
@@ -87,6 +92,7 @@ static struct gpt_sizes sizes_of(const struct gpt_config *c, const struct gpt_st
     int64_t begin = part * s->tp_rank;
     int64_t valid = c->vocab - begin < part ? c->vocab - begin : part;
     int rows = c->micro_batch * c->sequence;
+    int positions = c->sequence_parallel ? c->sequence / s->tp_size : c->sequence;
     int layers = s->layer_end - s->layer_begin;
     int most = c->recompute_layers < layers ? c->recompute_layers : layers;
     bool uniform = c->recompute == GPT_RECOMPUTE_UNIFORM && layers > 0;
@@ -98,6 +104,8 @@ static struct gpt_sizes sizes_of(const struct gpt_config *c, const struct gpt_st
         .B = c->micro_batch,
         .T = c->sequence,
         .R = rows,
+        .T_part = positions,
+        .S = c->micro_batch * positions,
         .C = c->hidden,
         .D = c->hidden / c->heads,
         .layers = layers,
@@ -123,19 +131,19 @@ static struct gpt_layer_acts lay_out_layer(const struct gpt_sizes *n, struct are
                                            bool has_attention, bool has_output)
 {
     return (struct gpt_layer_acts){
-        .norm1 = take_floats(arena, n->R, n->C),
-        .mean1 = take_floats(arena, n->R, 1),
-        .rstd1 = take_floats(arena, n->R, 1),
+        .norm1 = take_floats(arena, n->S, n->C),
+        .mean1 = take_floats(arena, n->S, 1),
+        .rstd1 = take_floats(arena, n->S, 1),
         .qkv = take_floats(arena, n->R, 3 * n->C_part),
         .stats = has_attention ? take_floats(arena, n->R, n->H_part) : NULL,
         .attention = has_attention ? take_floats(arena, n->R, n->C_part) : NULL,
-        .middle = take_floats(arena, n->R, n->C),
-        .norm2 = take_floats(arena, n->R, n->C),
-        .mean2 = take_floats(arena, n->R, 1),
-        .rstd2 = take_floats(arena, n->R, 1),
+        .middle = take_floats(arena, n->S, n->C),
+        .norm2 = take_floats(arena, n->S, n->C),
+        .mean2 = take_floats(arena, n->S, 1),
+        .rstd2 = take_floats(arena, n->S, 1),
         .fc1 = take_floats(arena, n->R, n->F_stride),
         .gelu = take_floats(arena, n->R, n->F_stride),
-        .output = has_output ? take_floats(arena, n->R, n->C) : NULL,
+        .output = has_output ? take_floats(arena, n->S, n->C) : NULL,
     };
 }
 
@@ -144,7 +152,7 @@ static void lay_out_slot(const struct gpt *gpt, struct arena *arena, struct gpt_
 {
     const struct gpt_sizes *n = &gpt->sizes;
 
-    slot->input = take_floats(arena, n->R, n->C);
+    slot->input = take_floats(arena, n->S, n->C);
     for (int layer = 0; layer < n->layers; layer++) {
         struct gpt_layer_acts acts = {NULL};
 
@@ -152,7 +160,7 @@ static void lay_out_slot(const struct gpt *gpt, struct arena *arena, struct gpt_
             bool keeps_attention = gpt->config.recompute != GPT_RECOMPUTE_SELECTIVE;
             acts = lay_out_layer(n, arena, keeps_attention, true);
         } else if (gpt_ends_group(n, layer)) {
-            acts.output = take_floats(arena, n->R, n->C);
+            acts.output = take_floats(arena, n->S, n->C);
         }
         for (int chunk = 0; chunk < n->chunks && slot->layers != NULL; chunk++) {
             slot->layers[chunk * n->layers + layer] = acts;
@@ -166,11 +174,11 @@ static void lay_out_slot(const struct gpt *gpt, struct arena *arena, struct gpt_
     if (gpt->stage.is_last) {
         slot->labels = take(arena, (size_t)n->R, sizeof(int32_t));
         slot->mask = take_floats(arena, n->R, 1);
-        slot->norm = take_floats(arena, n->R, n->C);
-        slot->mean = take_floats(arena, n->R, 1);
-        slot->rstd = take_floats(arena, n->R, 1);
+        slot->norm = take_floats(arena, n->S, n->C);
+        slot->mean = take_floats(arena, n->S, 1);
+        slot->rstd = take_floats(arena, n->S, 1);
         slot->losses = take_floats(arena, n->R, 1);
-        slot->dnorm = take_floats(arena, n->R, n->C);
+        slot->dnorm = take_floats(arena, n->S, n->C);
     }
 }
 
@@ -180,7 +188,8 @@ static void lay_out_scratch(struct gpt *gpt, struct arena *arena)
     const struct gpt_sizes *n = &gpt->sizes;
 
     gpt->branch = take_floats(arena, n->R, n->C);
-    gpt->dresidual = take_floats(arena, n->R, n->C);
+    gpt->gathered = n->S < n->R ? take_floats(arena, n->R, n->C) : NULL;
+    gpt->dresidual = take_floats(arena, n->S, n->C);
     gpt->dinput = take_floats(arena, n->R, n->C);
     gpt->dattention = take_floats(arena, n->R, n->C_part);
     gpt->wide = take_floats(arena, n->R, 3 * n->C_part > n->F_stride ? 3 * n->C_part : n->F_stride);
@@ -262,6 +271,12 @@ static enum status allocate(struct gpt *gpt)
     TRY(st, ops->alloc(gpt->device, (void **)&gpt->grads, flat_bytes), done);
     TRY(st, ops->alloc(gpt->device, (void **)&gpt->arena, bytes), done);
     TRY(st, mem_alloc(&gpt->host_losses, (size_t)n->R, sizeof(float)), done);
+    TRY(st, mem_alloc(&gpt->part_counts, (size_t)gpt->stage.tp_size, sizeof(size_t)), done);
+    TRY(st, mem_alloc(&gpt->part_bytes, (size_t)gpt->stage.tp_size, sizeof(size_t)), done);
+    for (int rank = 0; rank < gpt->stage.tp_size; rank++) {
+        gpt->part_counts[rank] = (size_t)n->T_part * (size_t)n->C;
+        gpt->part_bytes[rank] = gpt->part_counts[rank] * sizeof(float);
+    }
     TRY(st, mem_alloc(&gpt->slots, (size_t)gpt->slot_count, sizeof(*gpt->slots)), done);
     TRY(st, mem_alloc(&gpt->again, (size_t)n->group, sizeof(*gpt->again)), done);
     struct arena arena = {.base = gpt->arena};
@@ -322,6 +337,8 @@ void gpt_destroy(struct gpt **gpt_pointer)
     mem_free(&gpt->slots);
     mem_free(&gpt->again);
     mem_free(&gpt->host_losses);
+    mem_free(&gpt->part_counts);
+    mem_free(&gpt->part_bytes);
     gpt->device->ops->free(gpt->device, gpt->arena);
     gpt->device->ops->free(gpt->device, gpt->grads);
     gpt->device->ops->free(gpt->device, gpt->params);
@@ -356,7 +373,7 @@ size_t gpt_flat_count(const struct gpt *gpt)
 
 size_t gpt_activation_bytes(const struct gpt *gpt)
 {
-    return (size_t)gpt->sizes.R * (size_t)gpt->sizes.C * sizeof(float);
+    return (size_t)gpt->sizes.S * (size_t)gpt->sizes.C * sizeof(float);
 }
 
 void gpt_vocab_part(const struct gpt *gpt, int64_t *out_begin, int64_t *out_end)
@@ -486,19 +503,9 @@ struct device_dropout gpt_dropout(const struct gpt *gpt, const struct gpt_batch 
         .layer = (uint32_t)global_layer(gpt, layer),
         .site = (uint32_t)site,
         .first_sample = batch->first_sample,
-        .T = gpt->sizes.T,
+        .T = gpt->sizes.T_part,
+        .position =
+            gpt->sizes.S < gpt->sizes.R ? (uint32_t)(gpt->stage.tp_rank * gpt->sizes.T_part) : 0,
         .head_offset = (uint32_t)(gpt->stage.tp_rank * gpt->sizes.H_part),
     };
-}
-
-enum status gpt_sum_over_tp(struct gpt *gpt, float *data, size_t count)
-{
-    enum status st = STATUS_OK;
-
-    if (gpt->stage.tp_size > 1) {
-        TRY(st, gpt->device->ops->synchronize(gpt->device), done);
-        TRY(st, comm_all_reduce(gpt->stage.tp, data, count, COMM_F32, COMM_SUM), done);
-    }
-done:
-    return st;
 }

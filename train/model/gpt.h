@@ -9,8 +9,12 @@
  * Tensor parallelism: column-parallel QKV (by heads) and fc1, row-parallel projection and fc2
  * (outputs summed over TP, biases added after the sum), vocabulary-parallel embedding and
  * cross-entropy; LayerNorm and row-parallel biases are replicated and get equal gradients on all TP
- * ranks. The vocabulary is padded to a multiple of (divisor x TP); padding rows are zero, get no
- * gradient, never enter the softmax, and are in no box.
+ * ranks. With sequence parallelism (Korthikanti et al. 2022, section 4.2.2) a TP rank keeps the
+ * residual stream and the norms of T / TP positions only: their rows are gathered before each
+ * column-parallel matrix, and the sum after each row-parallel one leaves a rank its own. Dropout
+ * masks follow the positions, so the model computes the same. The vocabulary is padded to a
+ * multiple of (divisor x TP); padding rows are zero, get no gradient, never enter the softmax, and
+ * are in no box.
  */
 #ifndef TRAIN_MODEL_GPT_H
 #define TRAIN_MODEL_GPT_H
@@ -49,6 +53,7 @@ struct gpt_config {
     float layernorm_epsilon;
     float init_std;
     uint64_t seed;
+    bool sequence_parallel; /* nothing for one TP rank */
     enum gpt_recompute recompute;
     int recompute_layers; /* of UNIFORM and BLOCK, at least 1 */
 };
@@ -125,7 +130,8 @@ size_t gpt_flat_count(const struct gpt *gpt); /* elements, padding included */
 /* Fills the parameters from (seed, name, global element): equal in every layout. Padding is 0. */
 enum status gpt_init_params(struct gpt *gpt) STATUS_MUST_CHECK;
 
-/* Activations between stages are [B,T,C] float32 device memory: gpt_activation_bytes each. */
+/* Activations between stages are [B,T,C] float32 device memory, of this rank's positions with
+ * sequence parallelism: gpt_activation_bytes each. */
 size_t gpt_activation_bytes(const struct gpt *gpt);
 /* Runs a chunk of the stage on one micro-batch and keeps what backward needs in `slot`. `input` is
  * the output of the model before it (not read where the model begins); `out_activation` the memory
@@ -144,9 +150,14 @@ enum status gpt_forward(struct gpt *gpt, int chunk, int slot, const struct gpt_b
 enum status gpt_backward(struct gpt *gpt, int chunk, int slot, const struct gpt_batch *batch,
                          const float *grad_output, float *out_grad_input) STATUS_MUST_CHECK;
 
+/* To be called once after the last backward of a step: with sequence parallelism sums the gradients
+ * of the norms, which each rank has of its own positions, over the TP group. */
+enum status gpt_sum_gradients(struct gpt *gpt) STATUS_MUST_CHECK;
+
 /* Of the micro-batch last run in `slot` on the last stage: the B x T masked token losses, and the
  * logits of rows row_begin .. row_begin + row_count into host memory [row_count, columns], columns
- * being the part of the unpadded vocabulary that this TP rank holds (gpt_vocab_part). */
+ * being the part of the unpadded vocabulary that this TP rank holds (gpt_vocab_part). With sequence
+ * parallelism gpt_logits is collective over the TP group. */
 enum status gpt_token_losses(struct gpt *gpt, int slot, float *out_losses) STATUS_MUST_CHECK;
 enum status gpt_logits(struct gpt *gpt, int slot, int row_begin, int row_count, float *out_logits)
     STATUS_MUST_CHECK;

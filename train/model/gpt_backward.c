@@ -5,20 +5,27 @@
  */
 #include "train/model/gpt_state.h"
 
-/* The gradient of what joined the residual stream at `site`: dresidual itself without dropout. */
+/* The gradient of what joined the residual stream at `site`, all rows: dresidual itself without
+ * dropout and sequence parallelism. */
 static enum status branch_gradient(struct gpt *gpt, const struct gpt_batch *batch, int layer,
                                    enum gpt_site site, const float **out_gradient)
 {
     const struct gpt_sizes *n = &gpt->sizes;
     struct device_dropout dropout = gpt_dropout(gpt, batch, layer, site);
 
-    if (dropout.probability == 0.0f) {
-        *out_gradient = gpt->dresidual;
-        return STATUS_OK;
+    const float *own = gpt->dresidual;
+    enum status st = STATUS_OK;
+
+    if (dropout.probability != 0.0f) {
+        TRY(st,
+            gpt->device->ops->dropout(gpt->device, gpt->branch, gpt->dresidual, n->S, n->C,
+                                      &dropout),
+            done);
+        own = gpt->branch;
     }
-    *out_gradient = gpt->branch;
-    return gpt->device->ops->dropout(gpt->device, gpt->branch, gpt->dresidual, n->R, n->C,
-                                     &dropout);
+    TRY(st, gpt_gather_rows(gpt, own, out_gradient), done);
+done:
+    return st;
 }
 
 static enum status mlp_backward(struct gpt *gpt, const struct gpt_slot *slot,
@@ -27,7 +34,7 @@ static enum status mlp_backward(struct gpt *gpt, const struct gpt_slot *slot,
     const struct gpt_sizes *n = &gpt->sizes;
     const struct device_ops *ops = gpt->device->ops;
     const struct gpt_layer_acts *acts = &slot->layers[layer];
-    const float *dbranch = NULL;
+    const float *dbranch = NULL, *rows = NULL;
     enum status st = STATUS_OK;
 
     TRY(st, branch_gradient(gpt, batch, layer, GPT_SITE_MLP_OUTPUT, &dbranch), done);
@@ -42,18 +49,19 @@ static enum status mlp_backward(struct gpt *gpt, const struct gpt_slot *slot,
                            acts->fc1, n->F_stride, gpt_param_of(gpt, GPT_FC1_BIAS, layer), n->R,
                            n->F_part),
         done);
+    TRY(st, gpt_gather_rows(gpt, acts->norm2, &rows), done);
     TRY(st,
         ops->linear_backward(gpt->device, gpt->dinput, n->C,
                              gpt_grad_of(gpt, GPT_FC1_WEIGHT, layer), NULL, gpt->wide, n->F_stride,
-                             acts->norm2, n->C, gpt_param_of(gpt, GPT_FC1_WEIGHT, layer), n->R,
-                             n->C, n->F_part),
+                             rows, n->C, gpt_param_of(gpt, GPT_FC1_WEIGHT, layer), n->R, n->C,
+                             n->F_part),
         done);
-    TRY(st, gpt_sum_over_tp(gpt, gpt->dinput, (size_t)n->R * (size_t)n->C), done);
+    TRY(st, gpt_sum_rows(gpt, gpt->dinput), done);
     TRY(st,
         ops->layernorm_backward(
             gpt->device, gpt->dresidual, gpt_grad_of(gpt, GPT_NORM2_WEIGHT, layer),
             gpt_grad_of(gpt, GPT_NORM2_BIAS, layer), gpt->dinput, acts->middle,
-            gpt_param_of(gpt, GPT_NORM2_WEIGHT, layer), acts->mean2, acts->rstd2, n->R, n->C),
+            gpt_param_of(gpt, GPT_NORM2_WEIGHT, layer), acts->mean2, acts->rstd2, n->S, n->C),
         done);
 done:
     return st;
@@ -67,7 +75,7 @@ static enum status attention_backward(struct gpt *gpt, const struct gpt_slot *sl
     const struct gpt_layer_acts *acts = &slot->layers[layer];
     struct device_dropout on_scores =
         gpt_dropout(gpt, batch, layer, GPT_SITE_ATTENTION_PROBABILITY);
-    const float *dbranch = NULL;
+    const float *dbranch = NULL, *rows = NULL;
     enum status st = STATUS_OK;
 
     if (gpt->config.recompute == GPT_RECOMPUTE_SELECTIVE) {
@@ -86,18 +94,19 @@ static enum status attention_backward(struct gpt *gpt, const struct gpt_slot *sl
                                 batch->attention_starts != NULL ? slot->attention_starts : NULL,
                                 n->B, n->T, n->H_part, n->D, &on_scores),
         done);
+    TRY(st, gpt_gather_rows(gpt, acts->norm1, &rows), done);
     TRY(st,
         ops->linear_backward(
             gpt->device, gpt->dinput, n->C, gpt_grad_of(gpt, GPT_QKV_WEIGHT, layer),
-            gpt_grad_of(gpt, GPT_QKV_BIAS, layer), gpt->wide, 3 * n->C_part, acts->norm1, n->C,
+            gpt_grad_of(gpt, GPT_QKV_BIAS, layer), gpt->wide, 3 * n->C_part, rows, n->C,
             gpt_param_of(gpt, GPT_QKV_WEIGHT, layer), n->R, n->C, 3 * n->C_part),
         done);
-    TRY(st, gpt_sum_over_tp(gpt, gpt->dinput, (size_t)n->R * (size_t)n->C), done);
+    TRY(st, gpt_sum_rows(gpt, gpt->dinput), done);
     TRY(st,
         ops->layernorm_backward(
             gpt->device, gpt->dresidual, gpt_grad_of(gpt, GPT_NORM1_WEIGHT, layer),
             gpt_grad_of(gpt, GPT_NORM1_BIAS, layer), gpt->dinput, gpt_layer_input(gpt, slot, layer),
-            gpt_param_of(gpt, GPT_NORM1_WEIGHT, layer), acts->mean1, acts->rstd1, n->R, n->C),
+            gpt_param_of(gpt, GPT_NORM1_WEIGHT, layer), acts->mean1, acts->rstd1, n->S, n->C),
         done);
 done:
     return st;
@@ -120,7 +129,7 @@ static enum status start(struct gpt *gpt, int chunk, const struct gpt_slot *slot
         ops->layernorm_backward(
             gpt->device, gpt->dresidual, gpt_grad_of(gpt, GPT_NORM_WEIGHT, 0),
             gpt_grad_of(gpt, GPT_NORM_BIAS, 0), slot->dnorm, gpt_chunk_output(gpt, slot, chunk),
-            gpt_param_of(gpt, GPT_NORM_WEIGHT, 0), slot->mean, slot->rstd, n->R, n->C),
+            gpt_param_of(gpt, GPT_NORM_WEIGHT, 0), slot->mean, slot->rstd, n->S, n->C),
         done);
 done:
     return st;

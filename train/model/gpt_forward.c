@@ -44,7 +44,7 @@ static enum status join(struct gpt *gpt, float *residual_out, const float *resid
 
     return gpt->device->ops->residual_layernorm_forward(
         gpt->device, residual_out, norm->out, norm->mean, norm->rstd, residual, gpt->branch, bias,
-        norm->weight, norm->bias, n->R, n->C, gpt->config.layernorm_epsilon, dropout);
+        norm->weight, norm->bias, n->S, n->C, gpt->config.layernorm_epsilon, dropout);
 }
 
 enum status gpt_attend(struct gpt *gpt, const struct gpt_slot *slot, const struct gpt_batch *batch,
@@ -70,10 +70,12 @@ static enum status attention(struct gpt *gpt, const struct gpt_slot *slot,
     struct norm norm2 = {gpt_param_of(gpt, GPT_NORM2_WEIGHT, layer),
                          gpt_param_of(gpt, GPT_NORM2_BIAS, layer), acts->norm2, acts->mean2,
                          acts->rstd2};
+    const float *rows = NULL;
     enum status st = STATUS_OK;
 
+    TRY(st, gpt_gather_rows(gpt, acts->norm1, &rows), done);
     TRY(st,
-        ops->linear_forward(gpt->device, acts->qkv, 3 * n->C_part, acts->norm1, n->C,
+        ops->linear_forward(gpt->device, acts->qkv, 3 * n->C_part, rows, n->C,
                             gpt_param_of(gpt, GPT_QKV_WEIGHT, layer),
                             gpt_param_of(gpt, GPT_QKV_BIAS, layer), n->R, n->C, 3 * n->C_part),
         done);
@@ -82,7 +84,7 @@ static enum status attention(struct gpt *gpt, const struct gpt_slot *slot,
         ops->linear_forward(gpt->device, gpt->branch, n->C, acts->attention, n->C_part,
                             gpt_param_of(gpt, GPT_PROJ_WEIGHT, layer), NULL, n->R, n->C_part, n->C),
         done);
-    TRY(st, gpt_sum_over_tp(gpt, gpt->branch, (size_t)n->R * (size_t)n->C), done);
+    TRY(st, gpt_sum_rows(gpt, gpt->branch), done);
     TRY(st,
         join(gpt, acts->middle, gpt_layer_input(gpt, slot, layer),
              gpt_param_of(gpt, GPT_PROJ_BIAS, layer), &norm2, &on_output),
@@ -97,10 +99,12 @@ static enum status mlp_inside(struct gpt *gpt, const struct gpt_slot *slot, int 
     const struct gpt_sizes *n = &gpt->sizes;
     const struct device_ops *ops = gpt->device->ops;
     const struct gpt_layer_acts *acts = &slot->layers[layer];
+    const float *rows = NULL;
     enum status st = STATUS_OK;
 
+    TRY(st, gpt_gather_rows(gpt, acts->norm2, &rows), done);
     TRY(st,
-        ops->linear_forward(gpt->device, acts->fc1, n->F_stride, acts->norm2, n->C,
+        ops->linear_forward(gpt->device, acts->fc1, n->F_stride, rows, n->C,
                             gpt_param_of(gpt, GPT_FC1_WEIGHT, layer), NULL, n->R, n->C, n->F_part),
         done);
     TRY(st,
@@ -126,7 +130,7 @@ static enum status mlp(struct gpt *gpt, const struct gpt_slot *slot, const struc
                                          gpt_param_of(gpt, GPT_FC2_WEIGHT, layer), NULL, n->R,
                                          n->F_part, n->C),
         done);
-    TRY(st, gpt_sum_over_tp(gpt, gpt->branch, (size_t)n->R * (size_t)n->C), done);
+    TRY(st, gpt_sum_rows(gpt, gpt->branch), done);
     TRY(st,
         join(gpt, acts->output, acts->middle, gpt_param_of(gpt, GPT_FC2_BIAS, layer), &next,
              &on_output),
@@ -168,7 +172,6 @@ static enum status begin_slot(struct gpt *gpt, int chunk, struct gpt_slot *slot,
 {
     const struct gpt_sizes *n = &gpt->sizes;
     const struct device_ops *ops = gpt->device->ops;
-    size_t count = (size_t)n->R * (size_t)n->C;
     enum status st = STATUS_OK;
 
     TRY(st, copy_starts(gpt, slot->attention_starts, batch->attention_starts), done);
@@ -185,7 +188,7 @@ static enum status begin_slot(struct gpt *gpt, int chunk, struct gpt_slot *slot,
         }
     }
     if (!gpt_begins(gpt, chunk)) {
-        TRY(st, ops->copy(gpt->device, slot->input, input, count * sizeof(float)), done);
+        TRY(st, ops->copy(gpt->device, slot->input, input, gpt_activation_bytes(gpt)), done);
         goto done;
     }
     struct device_dropout dropout = gpt_dropout(gpt, batch, 0, GPT_SITE_EMBEDDING);
@@ -194,13 +197,13 @@ static enum status begin_slot(struct gpt *gpt, int chunk, struct gpt_slot *slot,
         done);
     TRY(st, copy_starts(gpt, slot->position_starts, batch->position_starts), done);
     TRY(st,
-        ops->embed_forward(gpt->device, slot->input, slot->tokens, gpt_param_of(gpt, GPT_WORD, 0),
+        ops->embed_forward(gpt->device, gpt->branch, slot->tokens, gpt_param_of(gpt, GPT_WORD, 0),
                            gpt->stage.tp_rank == 0 ? gpt_param_of(gpt, GPT_POSITION, 0) : NULL,
                            batch->position_starts != NULL ? slot->position_starts : NULL, n->R,
                            n->T, n->C, n->vocab_begin, n->vocab_begin + n->valid),
         done);
-    TRY(st, gpt_sum_over_tp(gpt, slot->input, count), done);
-    TRY(st, ops->dropout(gpt->device, slot->input, slot->input, n->R, n->C, &dropout), done);
+    TRY(st, gpt_sum_rows(gpt, gpt->branch), done);
+    TRY(st, ops->dropout(gpt->device, slot->input, gpt->branch, n->S, n->C, &dropout), done);
 done:
     return st;
 }
@@ -217,7 +220,7 @@ static enum status begin_layers(struct gpt *gpt, const struct gpt_slot *slot, in
     return gpt->device->ops->layernorm_forward(
         gpt->device, first.out, first.mean, first.rstd,
         n->layers == 0 ? slot->input : gpt_layer_input(gpt, slot, layer), first.weight, first.bias,
-        n->R, n->C, gpt->config.layernorm_epsilon);
+        n->S, n->C, gpt->config.layernorm_epsilon);
 }
 
 /* The last layer's output was kept, so nothing behind its GELU is needed; and the norm that follows

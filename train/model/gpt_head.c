@@ -49,28 +49,33 @@ enum status gpt_head_run(struct gpt *gpt, struct gpt_slot *slot, const struct gp
     enum gpt_tensor output = gpt_output_tensor(gpt);
     const float *weight = gpt_param_of(gpt, output, 0);
     float *dweight = gpt_grad_of(gpt, output, 0);
+    float *dnorm = n->S < n->R ? gpt->branch : slot->dnorm; /* [R,C] */
+    const float *norm = NULL;
     double sum = 0.0;
     enum status st = STATUS_OK;
 
+    TRY(st, gpt_gather_rows(gpt, slot->norm, &norm), done);
     for (int begin = 0; begin < n->R; begin += n->chunk) {
         int rows = n->R - begin < n->chunk ? n->R - begin : n->chunk;
         size_t at = (size_t)begin * (size_t)n->C;
 
         TRY(st,
-            ops->linear_forward(gpt->device, gpt->logits, n->V_stride, slot->norm + at, n->C,
-                                weight, NULL, rows, n->C, n->V_part),
+            ops->linear_forward(gpt->device, gpt->logits, n->V_stride, norm + at, n->C, weight,
+                                NULL, rows, n->C, n->V_part),
             done);
         TRY(st, chunk_loss(gpt, slot, batch, begin, rows), done);
         if (batch->is_training) {
             TRY(st,
-                ops->linear_backward(gpt->device, slot->dnorm + at, n->C, dweight, NULL,
-                                     gpt->logits, n->V_stride, slot->norm + at, n->C, weight, rows,
-                                     n->C, n->V_part),
+                ops->linear_backward(gpt->device, dnorm + at, n->C, dweight, NULL, gpt->logits,
+                                     n->V_stride, norm + at, n->C, weight, rows, n->C, n->V_part),
                 done);
         }
     }
     if (batch->is_training) {
-        TRY(st, gpt_sum_over_tp(gpt, slot->dnorm, (size_t)n->R * (size_t)n->C), done);
+        TRY(st, gpt_sum_rows(gpt, dnorm), done);
+        if (dnorm != slot->dnorm) {
+            TRY(st, ops->copy(gpt->device, slot->dnorm, dnorm, gpt_activation_bytes(gpt)), done);
+        }
     }
     TRY(st,
         ops->copy_out(gpt->device, gpt->host_losses, slot->losses, (size_t)n->R * sizeof(float)),
@@ -94,15 +99,16 @@ enum status gpt_logits(struct gpt *gpt, int slot, int row_begin, int row_count, 
 {
     const struct gpt_sizes *n = &gpt->sizes;
     const struct device_ops *ops = gpt->device->ops;
-    const float *weight = NULL;
+    const float *weight = NULL, *rows_norm = NULL;
     enum status st = STATUS_OK;
 
     CHECK(slot >= 0 && slot < gpt->slot_count && gpt->stage.is_last);
     CHECK(row_begin >= 0 && row_count >= 0 && row_begin + row_count <= n->R);
     weight = gpt_param_of(gpt, gpt_output_tensor(gpt), 0);
+    TRY(st, gpt_gather_rows(gpt, gpt->slots[slot].norm, &rows_norm), done);
     for (int done_rows = 0; done_rows < row_count; done_rows += n->chunk) {
         int rows = row_count - done_rows < n->chunk ? row_count - done_rows : n->chunk;
-        const float *norm = gpt->slots[slot].norm + (size_t)(row_begin + done_rows) * (size_t)n->C;
+        const float *norm = rows_norm + (size_t)(row_begin + done_rows) * (size_t)n->C;
 
         TRY(st,
             ops->linear_forward(gpt->device, gpt->logits, n->V_stride, norm, n->C, weight, NULL,

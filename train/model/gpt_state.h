@@ -1,7 +1,8 @@
 /* What the files of model/ share: the stage's tensors, activations and scratch memory.
  *
- * Sizes: B samples, T positions, R = B T rows, C hidden, F feed-forward, H heads, D = C / H, V
- * vocabulary; a _part is what this TP rank holds of it.
+ * Sizes: B samples, T positions, R = B T rows, S = B T_part of them in the residual stream (all;
+ * with sequence parallelism those of this TP rank's T_part = T / TP positions), C hidden,
+ * F feed-forward, H heads, D = C / H, V vocabulary; a _part is what this TP rank holds of it.
  */
 #ifndef TRAIN_MODEL_GPT_STATE_H
 #define TRAIN_MODEL_GPT_STATE_H
@@ -46,6 +47,7 @@ void gpt_table_deinit(struct gpt_table *table);
 
 struct gpt_sizes {
     int B, T, R, C, D;
+    int T_part, S;
     int layers; /* of one chunk */
     int chunks;
     int C_part, F_part, H_part;
@@ -66,15 +68,15 @@ struct gpt_sizes {
  * slot's own; the rest is one memory for all groups of all slots, one set for each place in a
  * group. With selective recompute all layers share `stats` and `attention`. */
 struct gpt_layer_acts {
-    float *norm1, *mean1, *rstd1; /* [R,C] [R] [R] */
+    float *norm1, *mean1, *rstd1; /* [S,C] [S] [S] */
     float *qkv;                   /* [B,T,H_part,3,D] */
     float *stats;                 /* [B,H_part,T] */
     float *attention;             /* [R,C_part] */
-    float *middle;                /* [R,C] residual after attention */
-    float *norm2, *mean2, *rstd2; /* [R,C] [R] [R] */
+    float *middle;                /* [S,C] residual after attention */
+    float *norm2, *mean2, *rstd2; /* [S,C] [S] [S] */
     float *fc1;                   /* [R,F_part] by F_stride, bias not yet added */
     float *gelu;                  /* [R,F_part] by F_stride */
-    float *output;                /* [R,C] residual after the MLP */
+    float *output;                /* [S,C] residual after the MLP */
 };
 
 struct gpt_slot {
@@ -82,11 +84,11 @@ struct gpt_slot {
     float *mask;                   /* [R] last stage */
     int32_t *position_starts;      /* [R] first stage */
     int32_t *attention_starts;     /* [R] */
-    float *input;                  /* [R,C] embedding or the output of the model before it */
+    float *input;                  /* [S,C] embedding or the output of the model before it */
     struct gpt_layer_acts *layers; /* [chunks layers] */
-    float *norm, *mean, *rstd;     /* final norm: last stage */
+    float *norm, *mean, *rstd;     /* [S,C] [S] [S] final norm: last stage */
     float *losses;                 /* [R] */
-    float *dnorm;                  /* [R,C] gradient of `norm`, taken by forward */
+    float *dnorm;                  /* [S,C] gradient of `norm`, taken by forward */
 };
 
 struct gpt {
@@ -101,11 +103,14 @@ struct gpt {
     struct gpt_layer_acts *again; /* [sizes.group] what the slots share */
     char *arena;                  /* device: activations of all slots and scratch */
     float *host_losses;           /* [R] host */
+    size_t *part_counts;          /* [tp_size] of a sample: elements of each rank's positions */
+    size_t *part_bytes;           /* [tp_size] the same in bytes */
 
     /* Scratch of the running call, device. */
     float *branch;         /* [R,C] forward: what joins the residual stream;
                                          * backward: its gradient where dropout changed it */
-    float *dresidual;      /* [R,C] gradient of the residual stream */
+    float *gathered;       /* [R,C] gpt_gather_rows; NULL without sequence parallelism */
+    float *dresidual;      /* [S,C] gradient of the residual stream */
     float *dinput;         /* [R,C] gradient of a norm's output */
     float *dattention;     /* [R,C_part] */
     float *wide;           /* [R,3 C_part] or [R,F_part] by F_stride */
@@ -128,8 +133,17 @@ const float *gpt_chunk_output(const struct gpt *gpt, const struct gpt_slot *slot
 bool gpt_ends_group(const struct gpt_sizes *sizes, int layer);
 struct device_dropout gpt_dropout(const struct gpt *gpt, const struct gpt_batch *batch, int layer,
                                   enum gpt_site site);
+
+/* gpt_tp.c */
 /* In place over the TP group; nothing for one rank. */
 enum status gpt_sum_over_tp(struct gpt *gpt, float *data, size_t count) STATUS_MUST_CHECK;
+
+/* Before an operation whose weights are cut over the TP group: all rows of own[S,C], valid until
+ * the next call; they are `own` itself without sequence parallelism. */
+enum status gpt_gather_rows(struct gpt *gpt, const float *own, const float **out_rows)
+    STATUS_MUST_CHECK;
+/* After one: sums data[R,C] over the TP group and moves this rank's rows to its first S. */
+enum status gpt_sum_rows(struct gpt *gpt, float *data) STATUS_MUST_CHECK;
 
 /* gpt_forward.c, for recompute: the attention of a layer from acts->qkv, and what backward needs of
  * the layers of a group from the group's input, as gpt_forward made them. */

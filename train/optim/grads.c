@@ -144,6 +144,7 @@ enum status grads_reduce(struct grads *grads)
     const struct topology *topology = grads->topology;
     float *grad = gpt_grad_data(grads->gpt);
 
+    TRY(st, gpt_sum_gradients(grads->gpt), done);
     for (size_t i = 0; i < grads->plan.bucket_count; i++) {
         const struct grads_bucket *bucket = &grads->plan.buckets[i];
         TRY(st, comm_reduce_scatter(topology->dp, grad + bucket->begin, bucket->counts, COMM_F32),

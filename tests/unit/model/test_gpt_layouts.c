@@ -165,6 +165,7 @@ static enum status run_rank(struct rank *rank)
     TRY(st, gpt_init_params(rank->gpt), done);
     TRY(st, gpt_forward(rank->gpt, 0, 0, &batch, NULL, NULL, &rank->loss), done);
     TRY(st, gpt_backward(rank->gpt, 0, 0, &batch, NULL, NULL), done);
+    TRY(st, gpt_sum_gradients(rank->gpt), done);
     TRY(st, comm_barrier(rank->comm), done);
 done:
     return st;
@@ -212,7 +213,7 @@ static void check_replicas(struct gpt *first, struct gpt *other)
     }
 }
 
-static struct outcome *run_tensor_parallel(int size, float dropout, bool untied)
+static struct outcome *run_tensor_parallel(int size, struct gpt_config config)
 {
     struct outcome *outcome = calloc(1, sizeof(*outcome));
     struct rank ranks[4] = {0};
@@ -224,8 +225,7 @@ static struct outcome *run_tensor_parallel(int size, float dropout, bool untied)
     cr_assert_not_null(mkdtemp(folder));
     (void)batch_of();
     for (int r = 0; r < size; r++) {
-        ranks[r] = (struct rank){
-            .config = config_of(dropout, untied), .rank = r, .size = size, .folder = folder};
+        ranks[r] = (struct rank){.config = config, .rank = r, .size = size, .folder = folder};
         cr_assert_eq(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
     }
     for (int r = 0; r < size; r++) {
@@ -274,9 +274,24 @@ static void expect_same(const struct outcome *have, const struct outcome *want)
 
 static void check_tensor_parallel(int size, float dropout, bool untied)
 {
-    struct outcome *one = run_tensor_parallel(1, dropout, untied);
-    struct outcome *several = run_tensor_parallel(size, dropout, untied);
+    struct gpt_config config = config_of(dropout, untied);
+    struct outcome *one = run_tensor_parallel(1, config);
+    struct outcome *several = run_tensor_parallel(size, config);
 
+    expect_same(several, one);
+    release(one);
+    release(several);
+}
+
+static void check_sequence_parallel(enum gpt_recompute recompute, float dropout)
+{
+    struct gpt_config config = config_of(dropout, false);
+    struct outcome *one = run_tensor_parallel(1, config);
+
+    config.sequence_parallel = true;
+    config.recompute = recompute;
+    config.recompute_layers = 2;
+    struct outcome *several = run_tensor_parallel(2, config);
     expect_same(several, one);
     release(one);
     release(several);
@@ -295,6 +310,38 @@ Test(gpt_layouts, four_tensor_parallel_ranks_equal_one)
 Test(gpt_layouts, four_ranks_with_a_separate_output_equal_one)
 {
     check_tensor_parallel(4, 0.0f, true);
+}
+
+Test(gpt_layouts, ranks_with_a_part_of_the_positions_equal_one)
+{
+    check_sequence_parallel(GPT_RECOMPUTE_NONE, 0.1f);
+    check_sequence_parallel(GPT_RECOMPUTE_NONE, 0.0f);
+}
+
+Test(gpt_layouts, ranks_with_a_part_of_the_positions_can_make_activations_again)
+{
+    check_sequence_parallel(GPT_RECOMPUTE_SELECTIVE, 0.1f);
+    check_sequence_parallel(GPT_RECOMPUTE_UNIFORM, 0.1f);
+    check_sequence_parallel(GPT_RECOMPUTE_BLOCK, 0.1f);
+}
+
+/* The residual stream is kept four times a layer, at the stage's begin and twice at its end. */
+Test(gpt_layouts, a_part_of_the_positions_takes_less_memory)
+{
+    enum { SLOTS = 8, TP = 2 };
+    struct gpt_config config = config_of(0.1f, false);
+    struct gpt_stage stage = {
+        .layer_end = LAYERS, .is_first = true, .is_last = true, .tp_size = TP};
+    double rows = config.micro_batch * config.sequence, row = config.hidden * sizeof(float);
+
+    double all = (double)gpt_memory_bytes(&config, &stage, SLOTS);
+    config.sequence_parallel = true;
+    double part = (double)gpt_memory_bytes(&config, &stage, SLOTS);
+    double saved = SLOTS * (4 * LAYERS + 3) * rows * row * (TP - 1) / TP;
+    cr_expect_float_eq(all - part, saved, 0.1 * saved, "%g for %g bytes", all - part, saved);
+    stage.tp_size = 4;
+    cr_expect_eq(gpt_memory_bytes(&config, &stage, SLOTS), 0);
+    cr_expect_not_null(strstr(status_last()->message, "sequence length 70 cannot be cut into 4"));
 }
 
 /* --- pipeline --- */

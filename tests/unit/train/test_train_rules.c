@@ -33,6 +33,17 @@ static const struct rule {
          "--decoder-last-pipeline-num-layers 3",
      "--decoder-first-pipeline-num-layers 1 and --decoder-last-pipeline-num-layers 3 leave 0 of "
      "--num-layers 4 to the 1 other stages"},
+    {2, TEN "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1",
+     "number of microbatches (1) is not divisible by pipeline-model-parallel-size (2) when using "
+     "interleaved schedule: --global-batch-size 2 is 1 x --micro-batch-size 2 x DP 1"},
+    {4, TEN "--tensor-model-parallel-size 4 --sequence-parallel --seq-length 30",
+     "--seq-length 30 is not a multiple of --tensor-model-parallel-size 4, which "
+     "--sequence-parallel needs"},
+    {2,
+     TEN "--tensor-model-parallel-size 2 --sequence-parallel --distribute-saved-activations "
+         "--checkpoint-activations",
+     "--sequence-parallel and --distribute-saved-activations exclude each other: what is saved is "
+     "distributed already"},
     {1, TEN "--context-parallel-size 2",
      "'--context-parallel-size' is '2', only 1 is possible: a sequence is not cut over ranks"},
     {1, TEN "--expert-model-parallel-size 2",
