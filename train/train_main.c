@@ -300,6 +300,19 @@ static enum status open_progress(struct rank *rank)
     return progress_open(&unwatched, &rank->progress);
 }
 
+/* With what Megatron has among its arguments once they are checked. */
+static void print_arguments(const struct rank *rank)
+{
+    char world_size[16], dp[16];
+    const struct option_fact facts[] = {
+        {"world-size", world_size}, {"data-parallel-size", dp}, {"rank", "0"}};
+
+    snprintf(world_size, sizeof(world_size), "%d", rank->env.world_size);
+    snprintf(dp, sizeof(dp), "%d", rank->plan.layout.dp);
+    options_print_values(&train_options_table, "arguments", &rank->options, facts,
+                         sizeof(facts) / sizeof(facts[0]));
+}
+
 /* What needs no other rank: the environment, the options, the progress page. */
 static enum status prepare(struct rank *rank, int argc, char **argv, bool *out_help)
 {
@@ -321,7 +334,7 @@ static enum status prepare(struct rank *rank, int argc, char **argv, bool *out_h
     atomic_store(&progress_page(rank->progress)->pid, (int64_t)getpid());
     progress_set_phase(rank->progress, PROGRESS_START);
     if (rank->env.rank == 0) {
-        options_print_values(&train_options_table, "arguments", &rank->options);
+        print_arguments(rank);
         fflush(stdout);
     }
 done:

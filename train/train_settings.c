@@ -81,9 +81,9 @@ static enum status use_checkpoint(struct train_options *options)
         ckpt_choose(fs_posix(), options->load, exact ? (uint64_t)options->ckpt_step : UINT64_MAX,
                     exact, &alone, &choice),
         done);
-    if (!choice.found) {
-        st = FAIL(STATUS_NO_CHECKPOINT, "no checkpoint in '%s' for --use-checkpoint-args",
-                  options->load);
+    if (!choice.found) { /* as in Megatron: the same line starts a run and starts it again */
+        log_info("--use-checkpoint-args: no checkpoint in '%s', what is given counts",
+                 options->load);
         goto done;
     }
     TRY(st, check_given(options, &choice), done);

@@ -88,6 +88,11 @@ struct option_positionals {
     int count;
 };
 
+/* What is no option and yet told with them: "world-size", "8". */
+struct option_fact {
+    const char *name, *text;
+};
+
 /* What a settings file says of one name. */
 struct option_item {
     const char *name;  /* as the file spells it */
@@ -116,9 +121,10 @@ void options_print_help(const struct option_table *table, bool all);
 void options_format_python(const struct option *option, const void *values,
                            char out_text[OPTIONS_PYTHON_MAX]);
 /* Megatron's block between two rules: sorted "  name_of_it ...... value" lines dotted to width 48,
- * values as Python prints them. Source: _print_args of Megatron-LM's arguments.py. */
-void options_print_values(const struct option_table *table, const char *heading,
-                          const void *values);
+ * values as Python prints them, `facts` among them. Source: _print_args of Megatron-LM's
+ * arguments.py. */
+void options_print_values(const struct option_table *table, const char *heading, const void *values,
+                          const struct option_fact *facts, size_t fact_count);
 /* Every option but the LOCAL ones: {"name": {"value": ..., "class": "FIXED"}, ...}. */
 enum status options_to_json(const struct option_table *table, const void *values,
                             cJSON **out_object) STATUS_MUST_CHECK;

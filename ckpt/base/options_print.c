@@ -103,10 +103,16 @@ void options_print_help(const struct option_table *table, bool all)
            all ? "shows the common options only" : "shows every option");
 }
 
-static int compare_options(const void *a, const void *b)
+/* A line of the block of arguments. */
+struct line {
+    const char *name;
+    const struct option *option; /* NULL: a fact */
+    const char *text;            /* of a fact */
+};
+
+static int compare_lines(const void *a, const void *b)
 {
-    return strcmp((*(const struct option *const *)a)->name,
-                  (*(const struct option *const *)b)->name);
+    return strcmp(((const struct line *)a)->name, ((const struct line *)b)->name);
 }
 
 /* The fewest digits that read back alike, at least one after the point, an exponent below 1e-4 and
@@ -176,31 +182,45 @@ static void print_name(const char *name)
     }
 }
 
-void options_print_values(const struct option_table *table, const char *heading, const void *values)
+static void print_line(const struct line *line, const void *values)
 {
-    const struct option **sorted = NULL;
+    char text[OPTIONS_PYTHON_MAX];
+    int dots = VALUES_WIDTH - (int)strlen(line->name);
 
-    if (mem_alloc(&sorted, table->option_count, sizeof *sorted) != STATUS_OK) {
+    printf("  ");
+    print_name(line->name);
+    printf(" ");
+    while (dots-- > 0) {
+        (void)putchar('.');
+    }
+    if (line->option != NULL) {
+        options_format_python(line->option, values, text);
+    }
+    printf(" %s\n", line->option != NULL ? text : line->text);
+}
+
+void options_print_values(const struct option_table *table, const char *heading, const void *values,
+                          const struct option_fact *facts, size_t fact_count)
+{
+    struct line *lines = NULL;
+    size_t count = 0;
+
+    if (mem_alloc(&lines, table->option_count + fact_count, sizeof *lines) != STATUS_OK) {
         return; /* only information */
     }
     for (size_t i = 0; i < table->option_count; i++) {
-        sorted[i] = &table->options[i];
+        lines[count++] =
+            (struct line){.name = table->options[i].name, .option = &table->options[i]};
     }
-    qsort(sorted, table->option_count, sizeof *sorted, compare_options);
+    for (size_t i = 0; i < fact_count; i++) {
+        lines[count++] = (struct line){.name = facts[i].name, .text = facts[i].text};
+    }
+    qsort(lines, count, sizeof *lines, compare_lines);
     printf("------------------------ %s ------------------------\n", heading);
-    for (size_t i = 0; i < table->option_count; i++) {
-        char text[OPTIONS_PYTHON_MAX];
-        int dots = VALUES_WIDTH - (int)strlen(sorted[i]->name);
-        printf("  ");
-        print_name(sorted[i]->name);
-        printf(" ");
-        while (dots-- > 0) {
-            (void)putchar('.');
-        }
-        options_format_python(sorted[i], values, text);
-        printf(" %s\n", text);
+    for (size_t i = 0; i < count; i++) {
+        print_line(&lines[i], values);
     }
     printf("-------------------- end of %s ---------------------\n", heading);
     (void)fflush(stdout);
-    mem_free(&sorted);
+    mem_free(&lines);
 }

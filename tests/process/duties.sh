@@ -169,6 +169,11 @@ says args.out 'TP 2 x PP 1 x DP 1 -> TP 2 x PP 1 x DP 1'
 train 1 2 args.out "${old[@]}" --load halves --use-mp-args-from-checkpoint-args
 train 1 2 args.out --use-checkpoint-args "${old[@]}"
 train 1 10 args.out --use-checkpoint-args --load nowhere "${old[@]}"
+again=("${old[@]}" --use-checkpoint-args --save again --load again --save-interval 6)
+train 1 0 args.out "${again[@]}" --exit-interval 6
+says args.out "no checkpoint in 'again', what is given counts"
+train 1 0 args.out "${again[@]}"
+says args.out "options are those of 'again/step_0000006'"
 
 # --- ends -----------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ COMMON = dict(
     merge_file="merges.txt", norm_epsilon=1e-5, normalization="LayerNorm", num_workers=2,
     optimizer="adam", position_embedding_type="learned_absolute", reset_attention_mask=False,
     reset_position_ids=False, save="CHECKPOINT", seed=1234, train_samples=None,
-    untie_embeddings_and_output_weights=False, vocab_file="vocab.json",
+    rank=0, untie_embeddings_and_output_weights=False, vocab_file="vocab.json",
     weight_decay_incr_style="constant")
 
 GPT3 = dict(
@@ -22,14 +22,16 @@ GPT3 = dict(
     kv_channels=128, seq_length=2048, max_position_embeddings=2048, micro_batch_size=1,
     global_batch_size=1536, rampup_batch_size=["16", "16", "5859375"], adam_beta2=0.95,
     init_method_std=0.006, lr=6.0e-5, min_lr=6.0e-6, weight_decay=0.1, start_weight_decay=0.1,
-    end_weight_decay=0.1, tensor_model_parallel_size=8, pipeline_model_parallel_size=16)
+    end_weight_decay=0.1, tensor_model_parallel_size=8, pipeline_model_parallel_size=16,
+    world_size=1024, data_parallel_size=8)
 
 GPT2 = dict(
     num_layers=24, hidden_size=1024, ffn_hidden_size=4096, num_attention_heads=16, kv_channels=64,
     seq_length=1024, max_position_embeddings=1024, rampup_batch_size=None, lr=0.00015, min_lr=1e-5,
     weight_decay=0.01, start_weight_decay=0.01, end_weight_decay=0.01, train_iters=500000,
     lr_decay_iters=320000, lr_decay_samples=None, lr_warmup_samples=0, lr_warmup_fraction=0.01,
-    log_interval=100, save_interval=10000, eval_interval=1000, eval_iters=10, split="949,50,1")
+    log_interval=100, save_interval=10000, eval_interval=1000, eval_iters=10, split="949,50,1",
+    world_size=8)
 
 GPT2_FLAGS = """
     --seq-length 1024 --max-position-embeddings 1024 --train-iters 500000 --lr-decay-iters 320000
@@ -78,14 +80,16 @@ SCRIPTS = {
         --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers 24
         --hidden-size 1024 --num-attention-heads 16 --micro-batch-size 4 --global-batch-size 16"""
         + GPT2_FLAGS.format(warmup="--lr-warmup-fraction"),
-        dict(GPT2, micro_batch_size=4, global_batch_size=16, tensor_model_parallel_size=2,
+        dict(GPT2, data_parallel_size=2, micro_batch_size=4, global_batch_size=16,
+             tensor_model_parallel_size=2,
              pipeline_model_parallel_size=2, recompute_granularity="full",
              recompute_method="uniform", recompute_num_layers=1)),
     # examples/pretrain_gpt_distributed.sh (releases 2.1 to 3)
     "gpt_distributed": ("""
         --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --micro-batch-size 8
         --global-batch-size 64""" + GPT2_FLAGS.format(warmup="--lr-warmup-fraction"),
-        dict(GPT2, micro_batch_size=8, global_batch_size=64, tensor_model_parallel_size=1,
+        dict(GPT2, data_parallel_size=8, micro_batch_size=8, global_batch_size=64,
+             tensor_model_parallel_size=1,
              pipeline_model_parallel_size=1)),
     # examples/pretrain_gpt2_distributed_with_mp.sh (before release 2.1): with two DP ranks the
     # global batch is 4 x 2 x 2
@@ -93,7 +97,8 @@ SCRIPTS = {
         --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers 24
         --hidden-size 1024 --num-attention-heads 16 --batch-size 4
         --num-microbatches-in-minibatch 2""" + GPT2_FLAGS.format(warmup="--warmup"),
-        dict(GPT2, micro_batch_size=4, global_batch_size=16, tensor_model_parallel_size=2,
+        dict(GPT2, data_parallel_size=2, micro_batch_size=4, global_batch_size=16,
+             tensor_model_parallel_size=2,
              pipeline_model_parallel_size=2)),
 }
 

@@ -275,6 +275,8 @@ Test(options, help_is_given_whatever_else_is_on_the_line)
     free(text);
 }
 
+static const struct option_fact facts[] = {{"world-size", "8"}};
+
 /* The expected text is what Python prints for these values by _print_args' format. */
 Test(options, values_are_printed_as_megatron_prints_them)
 {
@@ -291,12 +293,13 @@ Test(options, values_are_printed_as_megatron_prints_them)
         "  save ............................................ None\n"
         "  shuffle ......................................... False\n"
         "  tensor_parallel ................................. 1\n"
+        "  world_size ...................................... 8\n"
         "-------------------- end of arguments ---------------------\n";
     struct support_catch caught;
 
     assert_ok(PARSE("--fast", "--no-shuffle", "--lr", "6.0e-5", "--ramp", "16", "a b", "3"));
     support_catch(&caught, STDOUT_FILENO);
-    options_print_values(&table, "arguments", &values);
+    options_print_values(&table, "arguments", &values, facts, 1);
     char *text = support_release(&caught);
     cr_assert_str_eq(text, wanted);
     free(text);
@@ -323,7 +326,7 @@ Test(options, floats_are_printed_as_python_prints_them)
 
         assert_ok(PARSE("--clip-grad", cases[i].given));
         support_catch(&caught, STDOUT_FILENO);
-        options_print_values(&table, "arguments", &values);
+        options_print_values(&table, "arguments", &values, facts, 1);
         char *text = support_release(&caught);
         (void)snprintf(line, sizeof line, "clip_grad %s %s\n",
                        ".......................................", cases[i].printed);
