@@ -50,6 +50,41 @@ static const struct rule {
      "'--expert-model-parallel-size' is '2', only 1 is possible: there are no experts"},
     {1, TEN "--overlap-param-gather",
      "--overlap-param-gather needs --overlap-grad-reduce beside it"},
+    {3,
+     TEN "--tensor-model-parallel-size 3 --num-attention-heads 6 --hidden-size 66 "
+         "--ffn-hidden-size 66 --sequence-parallel",
+     "--seq-length 32 is not a multiple of --tensor-model-parallel-size 3, which "
+     "--sequence-parallel needs"},
+    {2,
+     TEN "--tensor-model-parallel-size 2 --sequence-parallel --checkpoint-activations "
+         "--distribute-saved-activations",
+     "--sequence-parallel and --distribute-saved-activations exclude each other: what is saved is "
+     "distributed already"},
+    {1, TEN "--num-virtual-stages-per-pipeline-rank 2",
+     "2 virtual stages need a --pipeline-model-parallel-size of more than 1"},
+    {2, TEN "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3",
+     "--num-layers 4 is not a multiple of --pipeline-model-parallel-size 2 x "
+     "--num-layers-per-virtual-pipeline-stage 3"},
+    {2,
+     TEN "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 "
+         "--num-virtual-stages-per-pipeline-rank 2",
+     "--num-layers-per-virtual-pipeline-stage 1 and --num-virtual-stages-per-pipeline-rank 2 "
+     "exclude each other"},
+    {2,
+     TEN "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 "
+         "--decoder-first-pipeline-num-layers 1",
+     "--num-layers-per-virtual-pipeline-stage 1 needs stages of equal size: with "
+     "--decoder-first-pipeline-num-layers 1 and --decoder-last-pipeline-num-layers 0 give "
+     "--num-virtual-stages-per-pipeline-rank"},
+    {4,
+     TEN "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 "
+         "--global-batch-size 8",
+     "2 virtual stages do not divide the 1 layers of stage 0"},
+    {2,
+     TEN "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 "
+         "--global-batch-size 6",
+     "number of microbatches (3) is not divisible by pipeline-model-parallel-size (2) when using "
+     "interleaved schedule: --global-batch-size 6 is 3 x --micro-batch-size 2 x DP 1"},
     /* the model */
     {1, TEN "--hidden-size 66", "--hidden-size 66 is not a multiple of --num-attention-heads 4"},
     {1, TEN "--kv-channels 32",
