@@ -1,7 +1,7 @@
 /* The runner of a stage's plan. Before it: schedule; after it: gpt_forward and gpt_backward.
  *
- * Memory: one buffer for what comes in, since the model copies an input into its slot, and a few
- * for what waits to go out (schedule_plan.buffers), for both directions alike.
+ * Memory: beside the model's slots a few buffers (schedule_plan.buffers) for what has come in and
+ * for what waits to go out, forward and backward alike.
  */
 #include "train/parallel/pipeline.h"
 
@@ -12,9 +12,8 @@ struct pipeline {
     struct pipeline_config config;
     size_t activation_bytes;
     struct schedule_plan train, evaluate;
-    float *input;    /* of the next task; NULL where there is one stage */
-    float **outputs; /* [output_count] */
-    int output_count;
+    float **buffers; /* [buffer_count] */
+    int buffer_count;
 };
 
 static enum status alloc_buffers(struct pipeline *pipeline)
@@ -24,15 +23,12 @@ static enum status alloc_buffers(struct pipeline *pipeline)
     size_t bytes = pipeline->activation_bytes;
     int train = pipeline->train.buffers, evaluate = pipeline->evaluate.buffers;
 
-    pipeline->output_count = train > evaluate ? train : evaluate;
+    pipeline->buffer_count = train > evaluate ? train : evaluate;
     TRY(st,
-        mem_alloc(&pipeline->outputs, (size_t)pipeline->output_count, sizeof(*pipeline->outputs)),
+        mem_alloc(&pipeline->buffers, (size_t)pipeline->buffer_count, sizeof(*pipeline->buffers)),
         done);
-    for (int i = 0; i < pipeline->output_count; i++) {
-        TRY(st, device->ops->alloc(device, (void **)&pipeline->outputs[i], bytes), done);
-    }
-    if (pipeline->config.topology->layout.pp > 1) {
-        TRY(st, device->ops->alloc(device, (void **)&pipeline->input, bytes), done);
+    for (int i = 0; i < pipeline->buffer_count; i++) {
+        TRY(st, device->ops->alloc(device, (void **)&pipeline->buffers[i], bytes), done);
     }
 done:
     return st;
@@ -70,11 +66,10 @@ void pipeline_destroy(struct pipeline **address)
         return;
     }
     struct device *device = pipeline->config.device;
-    device->ops->free(device, pipeline->input);
-    for (int i = 0; pipeline->outputs != NULL && i < pipeline->output_count; i++) {
-        device->ops->free(device, pipeline->outputs[i]);
+    for (int i = 0; pipeline->buffers != NULL && i < pipeline->buffer_count; i++) {
+        device->ops->free(device, pipeline->buffers[i]);
     }
-    mem_free(&pipeline->outputs);
+    mem_free(&pipeline->buffers);
     schedule_plan_deinit(&pipeline->train);
     schedule_plan_deinit(&pipeline->evaluate);
     mem_free(address);
@@ -82,20 +77,20 @@ void pipeline_destroy(struct pipeline **address)
 
 static enum status exchange(struct pipeline *pipeline, const struct schedule_op *op)
 {
-    struct comm_transfer transfers[1 + SCHEDULE_SENDS_MAX];
-    int count = 0;
-    size_t bytes = pipeline->activation_bytes;
+    struct comm_transfer transfers[SCHEDULE_TRANSFERS_MAX];
 
-    for (int i = 0; i < SCHEDULE_SENDS_MAX; i++) {
-        if (op->sends[i].peer != SCHEDULE_NONE) {
-            transfers[count++] = (struct comm_transfer){
-                op->sends[i].peer, pipeline->outputs[op->sends[i].buffer], bytes, 1};
-        }
+    for (int i = 0; i < op->transfer_count; i++) {
+        const struct schedule_transfer *transfer = &op->transfers[i];
+        transfers[i] =
+            (struct comm_transfer){transfer->peer, pipeline->buffers[transfer->buffer],
+                                   pipeline->activation_bytes, transfer->is_send ? 1 : 0};
     }
-    if (op->receive_from != SCHEDULE_NONE) {
-        transfers[count++] = (struct comm_transfer){op->receive_from, pipeline->input, bytes, 0};
-    }
-    return comm_exchange(pipeline->config.topology->pp, transfers, count);
+    return comm_exchange(pipeline->config.topology->pp, transfers, op->transfer_count);
+}
+
+static float *buffer_at(const struct pipeline *pipeline, int index)
+{
+    return index == SCHEDULE_NONE ? NULL : pipeline->buffers[index];
 }
 
 static enum status compute(struct pipeline *pipeline, const struct schedule_op *op,
@@ -103,7 +98,8 @@ static enum status compute(struct pipeline *pipeline, const struct schedule_op *
 {
     const struct schedule_task *task = &op->task;
     const struct gpt_batch *batch = &batches[task->micro_batch];
-    float *output = op->buffer == SCHEDULE_NONE ? NULL : pipeline->outputs[op->buffer];
+    const float *input = buffer_at(pipeline, op->input);
+    float *output = buffer_at(pipeline, op->output);
     enum status st = STATUS_OK;
     double loss = 0;
 
@@ -111,12 +107,9 @@ static enum status compute(struct pipeline *pipeline, const struct schedule_op *
         pipeline->config.on_micro_batch(pipeline->config.context, task->micro_batch);
     }
     if (task->is_backward) {
-        return gpt_backward(pipeline->config.gpt, task->chunk, op->slot, batch, pipeline->input,
-                            output);
+        return gpt_backward(pipeline->config.gpt, task->chunk, op->slot, batch, input, output);
     }
-    TRY(st,
-        gpt_forward(pipeline->config.gpt, task->chunk, op->slot, batch, pipeline->input, output,
-                    &loss),
+    TRY(st, gpt_forward(pipeline->config.gpt, task->chunk, op->slot, batch, input, output, &loss),
         done);
     *loss_sum += loss;
 done:

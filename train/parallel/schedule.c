@@ -1,11 +1,9 @@
 /* Megatron's order of tasks, its clock, and the plan of one stage. See schedule.h. */
 #include "train/parallel/schedule.h"
 
-#include <stdint.h>
+#include <stdlib.h>
 
 #include "ckpt/base/mem.h"
-
-#define NOT_YET (-1)
 
 static int min(int a, int b)
 {
@@ -105,222 +103,319 @@ size_t schedule_index(const struct schedule_shape *shape, int stage, struct sche
            (size_t)(task.is_backward ? pass_count(shape) + pass : pass);
 }
 
-/* When the input of a task is there, or NOT_YET. */
-static int arrival(const struct schedule_shape *shape, const int *begins, int stage,
-                   struct schedule_task task, int units)
+/* All stages at one instant. */
+struct play {
+    const struct schedule_shape *shape;
+    struct schedule_times times;
+    struct schedule_task *tasks; /* [stages,count] in the stages' orders */
+    int *next;                   /* [stages] the task that a stage begins next */
+    int *unsent;                 /* [stages] all tasks before this one have sent their output */
+    int *end;                    /* [stages] of the task that a stage is at */
+};
+
+static const struct schedule_task *task_of(const struct play *play, int stage, int position)
 {
+    return &play->tasks[(size_t)stage * (size_t)schedule_task_count(play->shape) +
+                        (size_t)position];
+}
+
+/* Sends what has waited for an instant at which its receiver is between two tasks too. */
+static void send_outputs(struct play *play, int stage, int now)
+{
+    struct schedule_task target;
+    int peer;
+
+    for (int i = play->unsent[stage]; i < play->next[stage]; i++) {
+        struct schedule_task task = *task_of(play, stage, i);
+        int *sent = &play->times.sent[schedule_index(play->shape, stage, task)];
+        bool goes = schedule_target(play->shape, stage, task, &peer, &target);
+        if (goes && *sent == SCHEDULE_NONE && play->end[peer] <= now) {
+            *sent = now;
+        }
+        if (i == play->unsent[stage] && (!goes || *sent != SCHEDULE_NONE)) {
+            play->unsent[stage]++;
+        }
+    }
+}
+
+/* False: there is none, or its input is not there. */
+static bool begin_next(struct play *play, int stage, int now)
+{
+    const struct schedule_shape *shape = play->shape;
     struct schedule_task source;
     int from;
 
-    if (!schedule_source(shape, stage, task, &from, &source)) {
-        return 0;
+    if (play->next[stage] == schedule_task_count(shape)) {
+        return false;
     }
-    int begin = begins[schedule_index(shape, from, source)];
-    return begin == NOT_YET ? NOT_YET : begin + units;
+    struct schedule_task task = *task_of(play, stage, play->next[stage]);
+    if (schedule_source(shape, stage, task, &from, &source) &&
+        play->times.sent[schedule_index(shape, from, source)] == SCHEDULE_NONE) {
+        return false;
+    }
+    play->times.begins[schedule_index(shape, stage, task)] = now;
+    play->end[stage] = now + (task.is_backward ? SCHEDULE_BACKWARD_UNITS : SCHEDULE_FORWARD_UNITS);
+    if (play->end[stage] > play->times.units) {
+        play->times.units = play->end[stage];
+    }
+    play->next[stage]++;
+    return true;
 }
 
-enum status schedule_play(const struct schedule_shape *shape, int forward_units, int backward_units,
-                          int **out_begins)
+static void run_play(struct play *play)
 {
-    enum status st = STATUS_OK;
-    size_t stages = (size_t)shape->stages, count = (size_t)schedule_task_count(shape);
-    struct schedule_task *tasks = NULL; /* [stages,count] */
-    int *begins = NULL, *next = NULL, *now = NULL;
-    size_t left = stages * count;
+    int stages = play->shape->stages;
+    int left = stages * schedule_task_count(play->shape);
 
-    TRY(st, mem_alloc(&tasks, stages * count, sizeof(*tasks)), done);
-    TRY(st, mem_alloc(&begins, stages * count, sizeof(*begins)), done);
-    TRY(st, mem_alloc(&next, stages, sizeof(*next)), done);
-    TRY(st, mem_alloc(&now, stages, sizeof(*now)), done);
-    for (size_t i = 0; i < stages * count; i++) {
-        begins[i] = NOT_YET;
-    }
-    for (int s = 0; s < shape->stages; s++) {
-        schedule_order(shape, s, &tasks[(size_t)s * count]);
-    }
-    while (left > 0) {
-        size_t before = left;
-        for (int s = 0; s < shape->stages; s++) {
-            for (; (size_t)next[s] < count; next[s]++, left--) {
-                struct schedule_task task = tasks[(size_t)s * count + (size_t)next[s]];
-                int units = task.is_backward ? backward_units : forward_units;
-                int ready = arrival(shape, begins, s, task, units);
-                if (ready == NOT_YET) {
-                    break;
-                }
-                now[s] = ready > now[s] ? ready : now[s];
-                begins[schedule_index(shape, s, task)] = now[s];
-                now[s] += units;
+    for (int now = 0; left > 0; now++) {
+        CHECK(now <= play->times.units); /* else all stages wait */
+        for (int s = 0; s < stages; s++) {
+            if (play->end[s] <= now) {
+                send_outputs(play, s, now);
             }
         }
-        CHECK(left < before); /* else no stage could ever go on */
+        for (int s = 0; s < stages; s++) {
+            if (play->end[s] <= now && begin_next(play, s, now)) {
+                left--;
+            }
+        }
     }
-    *out_begins = begins;
-    begins = NULL;
+}
+
+enum status schedule_play(const struct schedule_shape *shape, struct schedule_times *out_times)
+{
+    enum status st = STATUS_OK;
+    struct play play = {.shape = shape};
+    size_t stages = (size_t)shape->stages, count = (size_t)schedule_task_count(shape);
+
+    TRY(st, mem_alloc(&play.tasks, stages * count, sizeof(*play.tasks)), done);
+    TRY(st, mem_alloc(&play.times.begins, stages * count, sizeof(int)), done);
+    TRY(st, mem_alloc(&play.times.sent, stages * count, sizeof(int)), done);
+    TRY(st, mem_alloc(&play.next, stages, sizeof(int)), done);
+    TRY(st, mem_alloc(&play.unsent, stages, sizeof(int)), done);
+    TRY(st, mem_alloc(&play.end, stages, sizeof(int)), done);
+    for (size_t i = 0; i < stages * count; i++) {
+        play.times.sent[i] = SCHEDULE_NONE;
+    }
+    for (int s = 0; s < shape->stages; s++) {
+        schedule_order(shape, s, &play.tasks[(size_t)s * count]);
+    }
+    run_play(&play);
 done:
-    mem_free(&tasks);
-    mem_free(&begins);
-    mem_free(&next);
-    mem_free(&now);
+    if (st != STATUS_OK) {
+        schedule_times_deinit(&play.times);
+    }
+    *out_times = play.times;
+    mem_free(&play.tasks);
+    mem_free(&play.next);
+    mem_free(&play.unsent);
+    mem_free(&play.end);
     return st;
+}
+
+void schedule_times_deinit(struct schedule_times *times)
+{
+    mem_free(&times->begins);
+    mem_free(&times->sent);
 }
 
 /* --- the plan of one stage ---------------------------------------------------------------- */
 
-/* An output that waits in its buffer for its tick. */
-struct waiting {
-    bool is_used;
-    int tick, peer;
+/* A transfer that this stage takes part in. */
+struct event {
+    int time;
+    int begin; /* of the task whose output it is */
+    int peer;
+    bool is_send;
+    size_t task; /* own one, that writes or reads the data: by index among the stage's */
 };
 
 struct planner {
     const struct schedule_shape *shape;
     int stage;
-    const int *ticks; /* schedule_play of units of 1 */
+    const struct schedule_times *times;
     struct schedule_plan plan;
-    struct waiting *waiting; /* [tasks] by buffer */
-    int *slots;              /* [micro_batches chunks] of the passes between their tasks */
-    bool *slot_used;         /* [micro_batches chunks] */
+    struct event *events; /* in the order of the clock */
+    size_t event_count, next_event;
+    int *inputs, *outputs; /* [count] buffers of the stage's tasks, by index */
+    int *slots;            /* [passes] of each between its forward and its backward */
+    bool *buffer_used, *slot_used;
 };
 
-/* The earliest tick of what waits, if it is not after `last`; else NOT_YET. */
-static int next_tick(const struct planner *planner, int last)
+static int compare_events(const void *left, const void *right)
 {
-    int tick = NOT_YET;
+    const struct event *a = left, *b = right;
 
-    for (int b = 0; b < planner->plan.buffers; b++) {
-        const struct waiting *waiting = &planner->waiting[b];
-        if (waiting->is_used && waiting->tick <= last &&
-            (tick == NOT_YET || waiting->tick < tick)) {
-            tick = waiting->tick;
-        }
+    if (a->time != b->time) {
+        return a->time < b->time ? -1 : 1;
     }
-    return tick;
+    return a->begin != b->begin ? (a->begin < b->begin ? -1 : 1) : a->peer - b->peer;
 }
 
-static void add_exchange(struct planner *planner, int tick, int receive_from,
-                         struct schedule_task task)
+static int take_lowest(bool *is_used, int *most)
 {
-    struct schedule_op *op = &planner->plan.ops[planner->plan.count];
-    int count = 0;
+    int index = 0;
+
+    while (is_used[index]) {
+        index++;
+    }
+    is_used[index] = true;
+    *most = index >= *most ? index + 1 : *most;
+    return index;
+}
+
+static size_t own_index(const struct planner *planner, struct schedule_task task)
+{
+    return schedule_index(planner->shape, 0, task);
+}
+
+static void find_events(struct planner *planner, const struct schedule_task *tasks)
+{
+    const struct schedule_shape *shape = planner->shape;
+    struct schedule_task other;
+    int peer;
+
+    for (int i = 0; i < schedule_task_count(shape); i++) {
+        size_t own = schedule_index(shape, planner->stage, tasks[i]);
+        if (schedule_source(shape, planner->stage, tasks[i], &peer, &other)) {
+            size_t from = schedule_index(shape, peer, other);
+            planner->events[planner->event_count++] =
+                (struct event){planner->times->sent[from], planner->times->begins[from], peer,
+                               false, own_index(planner, tasks[i])};
+        }
+        if (schedule_target(shape, planner->stage, tasks[i], &peer, &other)) {
+            planner->events[planner->event_count++] =
+                (struct event){planner->times->sent[own], planner->times->begins[own], peer, true,
+                               own_index(planner, tasks[i])};
+        }
+    }
+    qsort(planner->events, planner->event_count, sizeof(*planner->events), compare_events);
+}
+
+/* All transfers of the next instant. */
+static void add_exchange(struct planner *planner)
+{
+    struct schedule_op *op = &planner->plan.ops[planner->plan.count++];
+    int time = planner->events[planner->next_event].time;
 
     *op = (struct schedule_op){.kind = SCHEDULE_EXCHANGE,
-                               .task = task,
                                .slot = SCHEDULE_NONE,
-                               .buffer = SCHEDULE_NONE,
-                               .receive_from = receive_from};
-    for (int b = 0; b < planner->plan.buffers; b++) {
-        struct waiting *waiting = &planner->waiting[b];
-        if (waiting->is_used && waiting->tick == tick) {
-            CHECK(count < SCHEDULE_SENDS_MAX);
-            op->sends[count++] = (struct schedule_send){waiting->peer, b};
-            waiting->is_used = false;
+                               .input = SCHEDULE_NONE,
+                               .output = SCHEDULE_NONE};
+    for (; planner->next_event < planner->event_count &&
+           planner->events[planner->next_event].time == time;
+         planner->next_event++) {
+        const struct event *event = &planner->events[planner->next_event];
+        int *buffer =
+            event->is_send ? &planner->outputs[event->task] : &planner->inputs[event->task];
+        if (!event->is_send) {
+            *buffer = take_lowest(planner->buffer_used, &planner->plan.buffers);
         }
+        CHECK(op->transfer_count < SCHEDULE_TRANSFERS_MAX);
+        op->transfers[op->transfer_count++] =
+            (struct schedule_transfer){event->is_send, event->peer, *buffer};
     }
-    planner->plan.count += count > 0 || receive_from != SCHEDULE_NONE ? 1 : 0;
-    while (count < SCHEDULE_SENDS_MAX) {
-        op->sends[count++] = (struct schedule_send){SCHEDULE_NONE, SCHEDULE_NONE};
+    for (int i = 0; i < op->transfer_count; i++) {
+        if (op->transfers[i].is_send) {
+            planner->buffer_used[op->transfers[i].buffer] = false;
+        }
     }
 }
 
-/* The buffer that the output of `task` waits in, if it goes anywhere. */
-static int put_output(struct planner *planner, struct schedule_task task)
+static void add_exchanges(struct planner *planner, int until)
 {
-    struct schedule_task target;
-    int peer, buffer = 0;
-
-    if (!schedule_target(planner->shape, planner->stage, task, &peer, &target)) {
-        return SCHEDULE_NONE;
+    while (planner->next_event < planner->event_count &&
+           planner->events[planner->next_event].time <= until) {
+        add_exchange(planner);
     }
-    while (planner->waiting[buffer].is_used) {
-        buffer++;
-    }
-    planner->waiting[buffer] =
-        (struct waiting){true, planner->ticks[schedule_index(planner->shape, peer, target)], peer};
-    if (buffer >= planner->plan.buffers) {
-        planner->plan.buffers = buffer + 1;
-    }
-    return buffer;
 }
 
 /* The slot of a pass: taken by its forward, given back by its backward. */
 static int use_slot(struct planner *planner, struct schedule_task task)
 {
     int *held = &planner->slots[task.chunk * planner->shape->micro_batches + task.micro_batch];
-    int slot = 0;
 
-    if (task.is_backward) {
+    if (!task.is_backward) {
+        *held = take_lowest(planner->slot_used, &planner->plan.slots);
+    }
+    if (task.is_backward || planner->shape->is_forward_only) {
         planner->slot_used[*held] = false;
-        return *held;
     }
-    while (planner->slot_used[slot]) {
-        slot++;
-    }
-    planner->slot_used[slot] = !planner->shape->is_forward_only;
-    planner->plan.slots = slot >= planner->plan.slots ? slot + 1 : planner->plan.slots;
-    *held = slot;
-    return slot;
+    return *held;
 }
 
 static void add_task(struct planner *planner, struct schedule_task task)
 {
-    int begin = planner->ticks[schedule_index(planner->shape, planner->stage, task)];
-    int receive_from;
-    struct schedule_task source;
+    const struct schedule_shape *shape = planner->shape;
+    size_t index = own_index(planner, task);
+    struct schedule_task other;
+    int peer, input = SCHEDULE_NONE, output = SCHEDULE_NONE;
 
-    for (int tick = next_tick(planner, begin - 1); tick != NOT_YET;
-         tick = next_tick(planner, begin - 1)) {
-        add_exchange(planner, tick, SCHEDULE_NONE, task);
+    add_exchanges(planner, planner->times->begins[schedule_index(shape, planner->stage, task)]);
+    if (schedule_source(shape, planner->stage, task, &peer, &other)) {
+        input = planner->inputs[index];
     }
-    if (!schedule_source(planner->shape, planner->stage, task, &receive_from, &source)) {
-        receive_from = SCHEDULE_NONE;
+    if (schedule_target(shape, planner->stage, task, &peer, &other)) {
+        output = take_lowest(planner->buffer_used, &planner->plan.buffers);
+        planner->outputs[index] = output;
     }
-    add_exchange(planner, begin, receive_from, task);
-    struct schedule_op *op = &planner->plan.ops[planner->plan.count++];
-    *op = (struct schedule_op){
-        .kind = SCHEDULE_COMPUTE,
-        .task = task,
-        .slot = use_slot(planner, task),
-        .receive_from = SCHEDULE_NONE,
-        .sends = {{SCHEDULE_NONE, SCHEDULE_NONE}, {SCHEDULE_NONE, SCHEDULE_NONE}}};
-    op->buffer = put_output(planner, task);
+    if (input != SCHEDULE_NONE) {
+        planner->buffer_used[input] = false;
+    }
+    planner->plan.ops[planner->plan.count++] = (struct schedule_op){.kind = SCHEDULE_COMPUTE,
+                                                                    .task = task,
+                                                                    .slot = use_slot(planner, task),
+                                                                    .input = input,
+                                                                    .output = output};
+}
+
+static enum status alloc_planner(struct planner *planner)
+{
+    enum status st = STATUS_OK;
+    size_t count = (size_t)schedule_task_count(planner->shape);
+
+    /* Each task, its input and its output; that many things are never held at once. */
+    TRY(st, mem_alloc(&planner->plan.ops, 3 * count, sizeof(*planner->plan.ops)), done);
+    TRY(st, mem_alloc(&planner->events, 2 * count, sizeof(*planner->events)), done);
+    TRY(st, mem_alloc(&planner->inputs, count, sizeof(int)), done);
+    TRY(st, mem_alloc(&planner->outputs, count, sizeof(int)), done);
+    TRY(st, mem_alloc(&planner->slots, count, sizeof(int)), done);
+    TRY(st, mem_alloc(&planner->buffer_used, 2 * count, sizeof(bool)), done);
+    TRY(st, mem_alloc(&planner->slot_used, count, sizeof(bool)), done);
+done:
+    return st;
 }
 
 enum status schedule_plan_init(const struct schedule_shape *shape, int stage,
                                struct schedule_plan *out_plan)
 {
     enum status st = STATUS_OK;
-    struct planner planner = {.shape = shape, .stage = stage};
-    size_t count = (size_t)schedule_task_count(shape), passes = (size_t)pass_count(shape);
-    struct schedule_task *tasks = NULL, last = {0};
-    int *ticks = NULL;
+    struct schedule_times times = {0};
+    struct planner planner = {.shape = shape, .stage = stage, .times = &times};
+    struct schedule_task *tasks = NULL;
+    int count = schedule_task_count(shape);
 
-    TRY(st, schedule_play(shape, 1, 1, &ticks), done);
-    planner.ticks = ticks;
-    TRY(st, mem_alloc(&tasks, count, sizeof(*tasks)), done);
-    /* Each task, an exchange for each input and one for each output; one is always begun. */
-    TRY(st, mem_alloc(&planner.plan.ops, 3 * count + 1, sizeof(*planner.plan.ops)), done);
-    TRY(st, mem_alloc(&planner.waiting, count + 1, sizeof(*planner.waiting)), done);
-    TRY(st, mem_alloc(&planner.slots, passes, sizeof(*planner.slots)), done);
-    TRY(st, mem_alloc(&planner.slot_used, passes + 1, sizeof(*planner.slot_used)), done);
+    TRY(st, schedule_play(shape, &times), done);
+    TRY(st, mem_alloc(&tasks, (size_t)count, sizeof(*tasks)), done);
+    TRY(st, alloc_planner(&planner), done);
     schedule_order(shape, stage, tasks);
-    for (size_t i = 0; i < count; i++) {
+    find_events(&planner, tasks);
+    for (int i = 0; i < count; i++) {
         add_task(&planner, tasks[i]);
-        last = tasks[i];
     }
-    for (int tick = next_tick(&planner, INT32_MAX); tick != NOT_YET;
-         tick = next_tick(&planner, INT32_MAX)) {
-        add_exchange(&planner, tick, SCHEDULE_NONE, last);
-    }
+    add_exchanges(&planner, times.units);
     *out_plan = planner.plan;
     planner.plan.ops = NULL;
 done:
     mem_free(&planner.plan.ops);
-    mem_free(&planner.waiting);
+    mem_free(&planner.events);
+    mem_free(&planner.inputs);
+    mem_free(&planner.outputs);
     mem_free(&planner.slots);
+    mem_free(&planner.buffer_used);
     mem_free(&planner.slot_used);
     mem_free(&tasks);
-    mem_free(&ticks);
+    schedule_times_deinit(&times);
     return st;
 }
 

@@ -16,13 +16,17 @@
  * chunks from the last to the first. Each chunk sees its micro-batches in the order 0, 1, 2 ...,
  * which makes the sums of gradients independent of the layout's timing.
  *
- * No deadlock, even where sends wait for their receives: a thought clock lets every task take one
- * tick, and a transfer belongs to the tick in which its receiver begins the task that needs it, on
- * both sides. All transfers of a stage in one tick are one exchange, and every stage goes through
- * its ticks in order. Take the earliest tick that an unfinished exchange belongs to: whoever takes
- * part has none before it and computes without waiting, so all of them come to it, and it ends. A
- * stage begins one task in a tick, so that it receives at most once and each peer gets at most one
- * message: two stages that are both neighbours of each other (p = 2) need no further order.
+ * When data moves: all stages are played in thought, where a forward of a chunk takes one unit of
+ * time, a backward two and a transfer none. An output goes at the first instant at which both its
+ * stages are between two tasks, so that in step with this clock nobody waits but for data that does
+ * not exist yet, though no transfer is buffered on its way.
+ *
+ * No deadlock, even where sends wait for their receives and whatever time tasks really take: a
+ * stage does its tasks and exchanges in the order of that clock, and all its transfers of one
+ * instant are one exchange. Take the earliest instant that an unfinished exchange belongs to:
+ * whoever takes part has none before it and computes without waiting, so all of them come to it,
+ * and it ends. Messages from one stage to another, of one instant too, go in the order in which
+ * their tasks began, on both sides; so two stages may be neighbours in both directions (p = 2).
  */
 #ifndef TRAIN_PARALLEL_SCHEDULE_H
 #define TRAIN_PARALLEL_SCHEDULE_H
@@ -33,7 +37,9 @@
 #include "ckpt/base/status.h"
 
 #define SCHEDULE_NONE (-1)
-#define SCHEDULE_SENDS_MAX 2 /* of one exchange: one to each neighbour */
+#define SCHEDULE_TRANSFERS_MAX 8 /* of one exchange */
+#define SCHEDULE_FORWARD_UNITS 1
+#define SCHEDULE_BACKWARD_UNITS 2
 
 struct schedule_shape {
     int stages, chunks, micro_batches; /* several chunks: several stages that divide the last */
@@ -48,20 +54,21 @@ struct schedule_task {
 
 enum schedule_op_kind { SCHEDULE_COMPUTE, SCHEDULE_EXCHANGE };
 
-struct schedule_send {
-    int peer;   /* stage, or SCHEDULE_NONE */
-    int buffer; /* free again after the exchange */
+struct schedule_transfer {
+    bool is_send;
+    int peer; /* stage */
+    int buffer;
 };
 
-/* One thing a stage does. Transfers of an EXCHANGE happen at once; what it receives is the input of
- * the task that follows. */
+/* One thing a stage does. Inputs and outputs are in buffers of one kind, from the exchange that
+ * receives to the task that reads, and from the task that writes to the exchange that sends. */
 struct schedule_op {
     enum schedule_op_kind kind;
-    struct schedule_task task; /* of COMPUTE; of EXCHANGE: the one that it receives for */
-    int slot;                  /* COMPUTE: where activations wait between forward and backward */
-    int buffer;                /* COMPUTE: for the output, or SCHEDULE_NONE */
-    int receive_from;          /* EXCHANGE: stage, or SCHEDULE_NONE */
-    struct schedule_send sends[SCHEDULE_SENDS_MAX];
+    struct schedule_task task; /* of COMPUTE */
+    int slot;                  /* where its activations wait between forward and backward */
+    int input, output;         /* its buffers, or SCHEDULE_NONE */
+    struct schedule_transfer transfers[SCHEDULE_TRANSFERS_MAX]; /* of EXCHANGE, all at once */
+    int transfer_count;
 };
 
 struct schedule_plan {
@@ -82,11 +89,16 @@ bool schedule_target(const struct schedule_shape *shape, int stage, struct sched
 /* Tasks whose activations a stage holds at once at most: those of the warm-up and one more. */
 int schedule_slots(const struct schedule_shape *shape, int stage);
 
-/* When each task begins if a forward takes `forward_units`, a backward `backward_units` and
- * transfers nothing: [stages, schedule_task_count], a stage's tasks by schedule_index; freed by
- * mem_free. */
-enum status schedule_play(const struct schedule_shape *shape, int forward_units, int backward_units,
-                          int **out_begins) STATUS_MUST_CHECK;
+/* The played schedule: [stages, schedule_task_count], a stage's tasks by schedule_index. */
+struct schedule_times {
+    int *begins; /* of each task */
+    int *sent;   /* when its output goes to the stage that needs it; SCHEDULE_NONE: nobody does */
+    int units;   /* of the whole step */
+};
+
+enum status schedule_play(const struct schedule_shape *shape, struct schedule_times *out_times)
+    STATUS_MUST_CHECK;
+void schedule_times_deinit(struct schedule_times *times);
 size_t schedule_index(const struct schedule_shape *shape, int stage, struct schedule_task task);
 
 /* All that a stage does, with its exchanges. */

@@ -14,37 +14,18 @@ static int units_of(struct schedule_task task)
 
 enum status schedule_view_init(const struct schedule_shape *shape, struct schedule_view *out_view)
 {
-    enum status st = STATUS_OK;
-    struct schedule_view view = {.shape = *shape};
-    struct schedule_task *tasks = NULL;
-    size_t count = (size_t)schedule_task_count(shape);
-
+    *out_view = (struct schedule_view){.shape = *shape};
     if (shape->micro_batches > SCHEDULE_VIEW_MICRO_BATCHES_MAX) {
-        st = FAIL(STATUS_USAGE, "%d micro-batches are more than the %d of a schedule that is shown",
-                  shape->micro_batches, SCHEDULE_VIEW_MICRO_BATCHES_MAX);
-        goto done;
+        return FAIL(STATUS_USAGE,
+                    "%d micro-batches are more than the %d of a schedule that is shown",
+                    shape->micro_batches, SCHEDULE_VIEW_MICRO_BATCHES_MAX);
     }
-    TRY(st, schedule_play(shape, SCHEDULE_FORWARD_UNITS, SCHEDULE_BACKWARD_UNITS, &view.begins),
-        done);
-    TRY(st, mem_alloc(&tasks, count, sizeof(*tasks)), done);
-    for (int s = 0; s < shape->stages; s++) {
-        schedule_order(shape, s, tasks);
-        struct schedule_task last = tasks[count - 1];
-        int end = view.begins[schedule_index(shape, s, last)] + units_of(last);
-        view.units = end > view.units ? end : view.units;
-    }
-done:
-    mem_free(&tasks);
-    if (st != STATUS_OK) {
-        schedule_view_deinit(&view);
-    }
-    *out_view = view;
-    return st;
+    return schedule_play(shape, &out_view->times);
 }
 
 void schedule_view_deinit(struct schedule_view *view)
 {
-    mem_free(&view->begins);
+    schedule_times_deinit(&view->times);
 }
 
 double schedule_view_bubble(const struct schedule_view *view)
@@ -52,7 +33,7 @@ double schedule_view_bubble(const struct schedule_view *view)
     int busy = view->shape.micro_batches * view->shape.chunks *
                (SCHEDULE_FORWARD_UNITS + SCHEDULE_BACKWARD_UNITS);
 
-    return 1.0 - (double)busy / view->units;
+    return 1.0 - (double)busy / view->times.units;
 }
 
 /* --- the picture -------------------------------------------------------------------------- */
@@ -69,13 +50,13 @@ static void draw_stage(const struct schedule_view *view, int stage,
 {
     char text[16];
 
-    memset(row, ' ', (size_t)view->units * (size_t)width);
-    for (int unit = 0; unit < view->units; unit++) {
+    memset(row, ' ', (size_t)view->times.units * (size_t)width);
+    for (int unit = 0; unit < view->times.units; unit++) {
         row[unit * width] = '.';
     }
     for (int i = 0; i < schedule_task_count(&view->shape); i++) {
         int length = format_task(view, tasks[i], text);
-        int begin = view->begins[schedule_index(&view->shape, stage, tasks[i])];
+        int begin = view->times.begins[schedule_index(&view->shape, stage, tasks[i])];
         for (int unit = begin; unit < begin + units_of(tasks[i]); unit++) {
             memcpy(row + unit * width, text, (size_t)length);
         }
@@ -91,7 +72,7 @@ enum status schedule_view_print(const struct schedule_view *view, FILE *out)
     struct schedule_task widest = {.micro_batch = shape->micro_batches - 1};
     int width = format_task(view, widest, text) + 1;
 
-    TRY(st, mem_alloc(&row, (size_t)view->units * (size_t)width + 1, 1), done);
+    TRY(st, mem_alloc(&row, (size_t)view->times.units * (size_t)width + 1, 1), done);
     TRY(st, mem_alloc(&tasks, (size_t)schedule_task_count(shape), sizeof(*tasks)), done);
     fprintf(out, "%s schedule of %d stages", shape->chunks > 1 ? "interleaved 1F1B" : "1F1B",
             shape->stages);
@@ -105,7 +86,8 @@ enum status schedule_view_print(const struct schedule_view *view, FILE *out)
         draw_stage(view, s, tasks, width, row);
         fprintf(out, "stage %2d, at most %2d in flight: %s\n", s, schedule_slots(shape, s), row);
     }
-    fprintf(out, "%d columns, bubble %.1f %%\n", view->units, 100 * schedule_view_bubble(view));
+    fprintf(out, "%d columns, bubble %.1f %%\n", view->times.units,
+            100 * schedule_view_bubble(view));
 done:
     mem_free(&tasks);
     mem_free(&row);

@@ -4,11 +4,10 @@
  * Before it: schedule. After it: people who choose a layout.
  *
  * The unit of time is a forward of one chunk of a stage; a backward takes two. All chunks are taken
- * to be equally fast and transfers to take no time and to wait for nobody. Then m micro-batches on
- * p stages of v chunks take 3 (m v + p - 1) units, of which each stage idles 3 (p - 1): in parts of
- * the time that it is busy, (p - 1) / (m v) (Narayanan et al. 2021, section 2.2). What a run idles
- * beyond that, it idles for another reason. One is that the exchanges of an interleaved schedule
- * keep step (schedule.h): a forward may have to wait for a neighbour's backward.
+ * to be equally fast and transfers to take no time. Then m micro-batches on p stages of v chunks
+ * take 3 (m v + p - 1) units, of which each stage idles 3 (p - 1): in parts of the time that it is
+ * busy, (p - 1) / (m v) (Narayanan et al. 2021, section 2.2). What a run idles beyond that, it
+ * idles for another reason.
  */
 #ifndef TRAIN_PARALLEL_SCHEDULE_VIEW_H
 #define TRAIN_PARALLEL_SCHEDULE_VIEW_H
@@ -18,14 +17,11 @@
 #include "ckpt/base/status.h"
 #include "train/parallel/schedule.h"
 
-#define SCHEDULE_FORWARD_UNITS 1
-#define SCHEDULE_BACKWARD_UNITS 2
 #define SCHEDULE_VIEW_MICRO_BATCHES_MAX 4096
 
 struct schedule_view {
     struct schedule_shape shape;
-    int units;   /* of the whole step */
-    int *begins; /* [stages, tasks] by schedule_index, in units */
+    struct schedule_times times;
 };
 
 /* STATUS_USAGE: more micro-batches than can be looked at. */

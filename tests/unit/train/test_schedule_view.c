@@ -25,8 +25,8 @@ Test(schedule_view, time_and_bubble_are_those_of_the_closed_forms)
                 int passes = micro_batches * chunks;
 
                 cr_assert_eq(schedule_view_init(&shape, &view), STATUS_OK);
-                cr_assert_eq(view.units, UNITS * (passes + stages - 1), "%d stages, %d, %d", stages,
-                             chunks, micro_batches);
+                cr_assert_eq(view.times.units, UNITS * (passes + stages - 1), "%d stages, %d, %d",
+                             stages, chunks, micro_batches);
                 /* Idle as a part of the busy time: (p - 1) / (m v). */
                 double part = schedule_view_bubble(&view);
                 cr_assert_float_eq(part / (1 - part), (double)(stages - 1) / passes, 1e-12);
@@ -39,15 +39,16 @@ Test(schedule_view, time_and_bubble_are_those_of_the_closed_forms)
 static void check_data(const struct schedule_view *view, int stage, struct schedule_task task)
 {
     int units = task.is_backward ? SCHEDULE_BACKWARD_UNITS : SCHEDULE_FORWARD_UNITS;
-    int begin = view->begins[schedule_index(&view->shape, stage, task)], from;
+    int begin = view->times.begins[schedule_index(&view->shape, stage, task)], from;
     struct schedule_task source, forward = {.micro_batch = task.micro_batch, .chunk = task.chunk};
 
     if (task.is_backward) {
-        cr_assert_geq(begin, view->begins[schedule_index(&view->shape, stage, forward)] +
+        cr_assert_geq(begin, view->times.begins[schedule_index(&view->shape, stage, forward)] +
                                  SCHEDULE_FORWARD_UNITS);
     }
     if (schedule_source(&view->shape, stage, task, &from, &source)) {
-        cr_assert_geq(begin, view->begins[schedule_index(&view->shape, from, source)] + units);
+        cr_assert_geq(begin,
+                      view->times.begins[schedule_index(&view->shape, from, source)] + units);
     }
 }
 
