@@ -1,5 +1,8 @@
 /* The log lines against Megatron's, letter by letter. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+
 #include <criterion/criterion.h>
+#include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +83,61 @@ Test(log_line, asked_fields_stand_where_megatron_has_them)
         strstr(text, " (ms): 0.0 | throughput per GPU (TFLOP/s/GPU): 123.5 | learn"));
     cr_assert_not_null(
         strstr(text, " grad norm: 0.000 | num zeros: 12345 | params norm: 7.500 | number of sk"));
+}
+
+/* The number that a script finds in a line by a regular expression with one group. */
+static double found_number(const char *pattern, const char *text)
+{
+    int error = 0;
+    PCRE2_SIZE at = 0, bytes = 0;
+    PCRE2_UCHAR *word = NULL;
+    pcre2_code *code =
+        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, 0, &error, &at, NULL);
+    cr_assert_not_null(code, "%s", pattern);
+    pcre2_match_data *match = pcre2_match_data_create_from_pattern(code, NULL);
+
+    int groups = pcre2_match(code, (PCRE2_SPTR)text, strlen(text), 0, 0, match, NULL);
+    cr_assert_eq(groups, 2, "'%s' is not in '%s'", pattern, text);
+    cr_assert_eq(pcre2_substring_get_bynumber(match, 1, &word, &bytes), 0);
+    double number = strtod((const char *)word, NULL);
+    pcre2_substring_free(word);
+    pcre2_match_data_free(match);
+    pcre2_code_free(code);
+    return number;
+}
+
+/* The form in which scripts around Megatron look for a field: its name, one or more blanks, digits
+ * with a point or an exponent; several fields of a line in their order with anything between. */
+Test(log_line, scripts_find_the_fields_by_their_regular_expressions)
+{
+    char text[LOG_LINE_TEXT_MAX];
+    struct log_line line = {.step = 10,
+                            .train_steps = 200,
+                            .consumed_samples = 160,
+                            .step_ms = 31.5,
+                            .learning_rate = 2.5e-4,
+                            .global_batch = 16,
+                            .loss = 5.5,
+                            .grad_norm = 1.25,
+                            .has_throughput = true,
+                            .tflops = 123.5};
+
+    log_line_format(&line, text);
+    cr_expect_eq(found_number("iteration\\s+(\\d+)/\\s*\\d+ \\|", text), 10);
+    cr_expect_eq(found_number("iteration\\s+\\d+/\\s*(\\d+) \\|", text), 200);
+    cr_expect_eq(found_number("\\| consumed samples:\\s+(\\d+) \\|", text), 160);
+    cr_expect_eq(found_number("elapsed time per iteration \\(ms\\): ([\\d.]+) \\|", text), 31.5);
+    cr_expect_eq(found_number("throughput per GPU \\(TFLOP/s/GPU\\): ([\\d.]+) \\|", text), 123.5);
+    cr_expect_eq(found_number("learning rate: ([\\d.E+-]+) \\|", text), 2.5e-4);
+    cr_expect_eq(found_number("global batch size:\\s+(\\d+) \\|", text), 16);
+    cr_expect_eq(found_number("elapsed time.*lm loss: ([\\d.E+-]+) .*grad norm", text), 5.5);
+    cr_expect_eq(found_number("lm loss: .*grad norm: ([\\d.]+) \\|", text), 1.25);
+    cr_expect_eq(found_number("skipped iterations:\\s+(\\d+) \\|", text), 0);
+    cr_expect_eq(found_number("nan iterations:\\s+(\\d+) \\|$", text), 0);
+
+    log_line_format_validation(100, "", 2.0, text);
+    cr_expect_eq(found_number("validation loss at iteration (\\d+) \\|", text), 100);
+    cr_expect_eq(found_number("lm loss value: ([\\d.E+-]+) \\|", text), 2);
 }
 
 /* The llm.c GPT-2 124M: 6N + 12LCT of N = 124 million with the head's padded vocabulary. */
