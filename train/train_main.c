@@ -19,6 +19,7 @@
 #include "ckpt/base/mem.h"
 #include "ckpt/base/thread.h"
 #include "train/data/tokenizer.h"
+#include "train/parallel/schedule_view.h"
 #include "train/train_data.h"
 #include "train/trainer.h"
 
@@ -313,8 +314,25 @@ static void print_arguments(const struct rank *rank)
                          sizeof(facts) / sizeof(facts[0]));
 }
 
-/* What needs no other rank: the environment, the options, the progress page. */
-static enum status prepare(struct rank *rank, int argc, char **argv, bool *out_help)
+/* Of the largest step. It needs neither data nor other ranks, and the world may be any. */
+static enum status print_schedule(const struct rank *rank)
+{
+    enum status st = STATUS_OK;
+    struct schedule_view view = {0};
+    struct schedule_shape shape = {.stages = rank->plan.layout.pp,
+                                   .chunks = rank->plan.chunks,
+                                   .micro_batches = (int)rank->plan.micro_batches};
+
+    TRY(st, schedule_view_init(&shape, &view), done);
+    TRY(st, schedule_view_print(&view, stdout), done);
+done:
+    schedule_view_deinit(&view);
+    return st;
+}
+
+/* What needs no other rank: the environment, the options, the progress page. `*out_is_done`: all
+ * that was asked for is printed. */
+static enum status prepare(struct rank *rank, int argc, char **argv, bool *out_is_done)
 {
     enum status st = STATUS_OK;
     const char **texts = NULL;
@@ -323,13 +341,19 @@ static enum status prepare(struct rank *rank, int argc, char **argv, bool *out_h
     struct option_positionals positionals = {.texts = texts};
     TRY(st, run_env_read(&rank->env), done);
     init_log(&rank->env);
-    TRY(st, options_parse(&train_options_table, argc, argv, &rank->options, &positionals, out_help),
+    TRY(st,
+        options_parse(&train_options_table, argc, argv, &rank->options, &positionals, out_is_done),
         done);
-    if (*out_help) {
+    if (*out_is_done) {
         goto done;
     }
     TRY(st, derive_from_tokenizer(&rank->options), done);
     TRY(st, train_options_resolve(&rank->options, rank->env.world_size, &rank->plan), done);
+    if (rank->options.print_schedule) {
+        *out_is_done = true;
+        st = rank->env.rank == 0 ? print_schedule(rank) : STATUS_OK;
+        goto done;
+    }
     TRY(st, open_progress(rank), done);
     atomic_store(&progress_page(rank->progress)->pid, (int64_t)getpid());
     progress_set_phase(rank->progress, PROGRESS_START);
@@ -352,7 +376,7 @@ static bool wants_trail(enum status status)
 int main(int argc, char **argv)
 {
     struct rank *rank = NULL;
-    bool help = false;
+    bool is_done = false;
     enum status st = mem_alloc(&rank, 1, sizeof(*rank));
 
     if (st != STATUS_OK) {
@@ -361,8 +385,8 @@ int main(int argc, char **argv)
     }
     rank->begin_ns = clock_monotonic_ns();
     st = catch_signals();
-    st = st == STATUS_OK ? prepare(rank, argc, argv, &help) : st;
-    if (st == STATUS_OK && !help) {
+    st = st == STATUS_OK ? prepare(rank, argc, argv, &is_done) : st;
+    if (st == STATUS_OK && !is_done) {
         st = run(rank);
     }
     leave(rank, st);
